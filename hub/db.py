@@ -1,0 +1,136 @@
+"""The database: pool, transactions, raw connections.
+
+`Database.transaction` is the one place that commits. Models work with its SQLAlchemy session; the queue's own SQL
+runs on the psycopg connection beneath (`driver`), so that a job and its cause commit together.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from sqlalchemy import create_engine, event
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session, sessionmaker
+
+# A connection that the network swallowed must fail, not hang: the client side of reliability.md F11.
+_CONNECT = {
+    "connect_timeout": "5",
+    "keepalives_idle": "5",
+    "keepalives_interval": "3",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "10000",
+}
+
+
+def connect(
+    url: str,
+    *,
+    application_name: str,
+    statement_timeout: float = 30.0,
+    lock_timeout: float = 10.0,
+    idle_timeout: float = 15.0,
+    autocommit: bool = False,
+) -> psycopg.Connection[Any]:
+    """Open one connection of its own. Timeouts are seconds; 0 means none.
+
+    `idle_timeout` ends a transaction whose client sleeps: it must stay below the lease, or a frozen worker could keep
+    its job's row locked past the lease (reliability.md 0.1, finding 4).
+    """
+    # The settings travel as start-up options: a pooler in transaction mode would drop them after a SET.
+    options = (
+        f"-c statement_timeout={int(statement_timeout * 1000)} -c lock_timeout={int(lock_timeout * 1000)}"
+        f" -c idle_in_transaction_session_timeout={int(idle_timeout * 1000)} -c timezone=UTC"
+        " -c search_path=pg_catalog -c default_transaction_isolation=read\\ committed"
+    )
+    parameters = _CONNECT | conninfo_to_dict(plain(url)) | {"application_name": application_name, "options": options}
+    return psycopg.connect(make_conninfo("", **parameters), autocommit=autocommit)
+
+
+def plain(url: str) -> str:
+    """A libpq address from one that may carry SQLAlchemy's driver name (``postgresql+psycopg://``)."""
+    return re.sub(r"^postgres(ql)?\+\w+://", "postgresql://", url)
+
+
+class Database:
+    """A pool of connections to one database, as one role.
+
+    `size` is the most connections held at once; further callers wait up to 10 seconds, then get TimeoutError.
+    """
+
+    def __init__(self, url: str, *, application_name: str, size: int = 10, **timeouts: float) -> None:
+        self.url = url
+        self.application_name = application_name
+        self._timeouts = timeouts
+        self.engine = create_engine(
+            "postgresql+psycopg://",
+            creator=lambda: connect(url, application_name=application_name, **timeouts),
+            pool_size=size,
+            max_overflow=0,
+            pool_timeout=10,
+            pool_pre_ping=True,
+            pool_recycle=1800,
+        )
+        self._session = sessionmaker(self.engine, expire_on_commit=False)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Session]:
+        """A session whose changes commit at the end of the block, or not at all if it raises."""
+        with self._session.begin() as session:
+            yield session
+
+    @contextmanager
+    def autocommit(self) -> Iterator[psycopg.Connection[Any]]:
+        """A connection on which each statement is a transaction of its own, for the queue's hot path."""
+        pooled = self.engine.raw_connection()
+        try:
+            connection = pooled.driver_connection
+            assert isinstance(connection, psycopg.Connection)
+            connection.autocommit = True
+            yield connection
+            connection.autocommit = False
+        except BaseException:
+            # The connection's state is unknown after an error: a new one is cheap, a wrong one is not.
+            pooled.invalidate()
+            raise
+        finally:
+            pooled.close()
+
+    def close(self) -> None:
+        """Close all pooled connections."""
+        self.engine.dispose()
+
+
+def driver(session: Session) -> psycopg.Connection[Any]:
+    """The psycopg connection beneath a session, inside the same transaction, with pending changes sent."""
+    session.flush()
+    connection = session.connection().connection.driver_connection
+    assert isinstance(connection, psycopg.Connection)
+    return connection
+
+
+def is_connection_loss(error: BaseException) -> bool:
+    """Whether an error means that the database is away for now, rather than that the statement was wrong."""
+    if isinstance(error, DBAPIError):
+        return error.connection_invalidated or is_connection_loss(error.orig) if error.orig else True
+    if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
+        # A demoted primary answers reads; writing to it must look like an outage (reliability.md F15).
+        return True
+    if isinstance(error, (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable)):
+        return False
+    return isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
+
+
+def count_statements(database: Database) -> list[str]:
+    """A list that fills with each statement sent through the pool's sessions: for tests of a page's query budget."""
+    seen: list[str] = []
+
+    @event.listens_for(database.engine, "before_cursor_execute")
+    def note(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+        seen.append(statement)
+
+    return seen

@@ -1,0 +1,186 @@
+"""The audit trail: who did what to which, when, from where, and whether it was done.
+
+The catalogue below is closed: an action that is not in it, or a field it does not list, cannot be recorded. `record` is
+the one writer. It calls the database's function ``audit.record``, which fills id, time and transaction id itself, in
+the transaction of the change that the event tells of. Rows never change and are never removed.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import CheckConstraint, Index, text
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import Mapped, Session, mapped_column
+from sqlalchemy.types import UserDefinedType
+
+from hub.models.base import Base, time_column
+
+MAX_VALUE = 300
+
+
+@dataclass(frozen=True)
+class Action:
+    """What an action is done to, and the fields that its event may carry. Its sentence: ``audit.action.<name>``."""
+
+    target: str
+    fields: frozenset[str] = frozenset()
+
+
+def _action(target: str, *fields: str) -> Action:
+    return Action(target, frozenset(fields))
+
+
+ACTIONS: dict[str, Action] = {
+    "session.signed_in": _action("person"),
+    "session.refused": _action("person", "reason"),
+    "session.ended": _action("person", "sessions"),
+    "request.refused": _action("request", "code", "attempted"),
+    "member.added": _action("person", "role"),
+    "member.role_changed": _action("person", "role"),
+    "member.enabled": _action("person"),
+    "member.disabled": _action("person"),
+    "person.added": _action("person", "staff"),
+    "person.enabled": _action("person"),
+    "person.disabled": _action("person"),
+    "person.password_changed": _action("person"),
+    "person.time_zone_changed": _action("person", "time_zone"),
+    "workspace.created": _action("workspace", "name"),
+    "workspace.enabled": _action("workspace"),
+    "workspace.disabled": _action("workspace"),
+    "course.created": _action("course", "title"),
+    "course.imported": _action("course", "pages", "source"),
+    "course.renamed": _action("course", "title"),
+    "course.deleted": _action("course", "pages"),
+    "page.created": _action("page", "title", "tags"),
+    "page.edited": _action("page", "title", "tags", "body_characters"),
+    "page.deleted": _action("page"),
+    "job.queued": _action("job", "kind", "subject", "tags", "pages", "total", "origin"),
+    "job.cancel_requested": _action("job", "changed", "total"),
+    "job.succeeded": _action("job", "total", "changed", "skipped", "failed"),
+    "job.failed": _action("job", "total", "changed", "skipped", "failed", "code"),
+    "job.cancelled": _action("job", "total", "changed", "skipped", "failed"),
+    "support.visited": _action("workspace", "reason"),
+}
+OUTCOMES = ("done", "refused", "failed")
+
+
+@dataclass(frozen=True)
+class Actor:
+    """Who acts, and by which way: recorded as it was then, so later changes of the person do not alter the trail.
+
+    `kind`: person, support or hub. `channel`: web, cli or hub. `address` only for requests.
+    """
+
+    id: uuid.UUID | None
+    name: str
+    kind: str = "person"
+    channel: str = "web"
+    address: str | None = None
+    request_id: str | None = None
+
+
+class TransactionId(UserDefinedType[str]):
+    """PostgreSQL's xid8."""
+
+    cache_ok = True
+
+    def get_col_spec(self, **_options: Any) -> str:
+        """The type's name in DDL."""
+        return "xid8"
+
+
+class Event(Base):
+    """One event. Names are copied in and nothing refers outward, so the trail outlives what it tells of."""
+
+    __tablename__ = "event"
+    __table_args__ = (
+        CheckConstraint("outcome in ('done', 'refused', 'failed')", name="outcome"),
+        Index("event_workspace_id_idx", "workspace_id", "id"),
+        Index("event_job_id_idx", "job_id", "id"),
+        Index("event_target_idx", "target_kind", "target_id", "id"),
+        Index("event_actor_id_idx", "actor_id", "id"),
+        {"schema": "audit"},
+    )
+
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    xid: Mapped[str] = mapped_column(TransactionId())
+    at: Mapped[datetime] = time_column()
+    workspace_id: Mapped[uuid.UUID | None]
+    actor_id: Mapped[uuid.UUID | None]
+    actor_name: Mapped[str]
+    actor_kind: Mapped[str]
+    channel: Mapped[str]
+    address: Mapped[str | None]
+    request_id: Mapped[str | None]
+    action: Mapped[str]
+    outcome: Mapped[str]
+    target_kind: Mapped[str]
+    target_id: Mapped[str | None]
+    target_name: Mapped[str]
+    job_id: Mapped[int | None]
+    # {field: value} or, for a change, {field: [before, after]}
+    changes: Mapped[dict[str, Any]] = mapped_column(JSONB, server_default=text("'{}'"))
+
+
+def record(
+    session: Session,
+    action: str,
+    *,
+    actor: Actor,
+    workspace_id: uuid.UUID | None,
+    target_id: object = None,
+    target_name: str = "",
+    outcome: str = "done",
+    job_id: int | None = None,
+    changes: dict[str, Any] | None = None,
+) -> int:
+    """Write one event in the caller's transaction; returns its id.
+
+    `changes` maps a field to its value, or to ``[before, after]``; values are cut at 300 characters. Raises ValueError
+    for an action or a field that the catalogue does not have: deny by default (ux.md 3.7).
+    """
+    entry = ACTIONS.get(action)
+    if entry is None:
+        raise ValueError(f"unknown audit action {action}")
+    unknown = set(changes or {}) - entry.fields
+    if unknown or outcome not in OUTCOMES:
+        raise ValueError(f"audit action {action} does not take {', '.join(sorted(unknown)) or outcome}")
+    return session.execute(
+        _RECORD,
+        {
+            "workspace_id": workspace_id,
+            "actor_id": actor.id,
+            "actor_name": actor.name[:MAX_VALUE],
+            "actor_kind": actor.kind,
+            "channel": actor.channel,
+            "address": actor.address,
+            "request_id": actor.request_id,
+            "action": action,
+            "outcome": outcome,
+            "target_kind": entry.target,
+            "target_id": None if target_id is None else str(target_id),
+            "target_name": target_name[:MAX_VALUE],
+            "job_id": job_id,
+            "changes": json.dumps({field: _bounded(value) for field, value in (changes or {}).items()}),
+        },
+    ).scalar_one()
+
+
+def _bounded(value: Any) -> Any:
+    if isinstance(value, str):
+        return value[:MAX_VALUE]
+    if isinstance(value, (list, tuple)):
+        return [_bounded(item) for item in value[:100]]
+    return value
+
+
+_RECORD = text("""
+    select audit.record(
+        cast(:workspace_id as uuid), cast(:actor_id as uuid), :actor_name, :actor_kind, :channel, :address, :request_id,
+        :action, :outcome, :target_kind, :target_id, :target_name, cast(:job_id as bigint), cast(:changes as jsonb))
+""")
