@@ -154,8 +154,8 @@ class Server:
     def ensure_database(self) -> None:
         """Make Hub's database if there is none."""
         with psycopg.connect(self.url(SUPERUSER, "postgres"), autocommit=True) as connection:
-            found = connection.execute("SELECT FROM pg_catalog.pg_database WHERE datname = %s", [DATABASE])
-            if not found.fetchone():
+            found = connection.execute("SELECT 1 FROM pg_catalog.pg_database WHERE datname = %s", [DATABASE])
+            if found.fetchone() is None:
                 connection.execute(f"CREATE DATABASE {DATABASE}")
 
     def _check_version(self) -> None:
@@ -177,8 +177,7 @@ class Server:
             if status == "ready":
                 return
             # A killed server's last processes still hold its memory for a moment: then the next try succeeds.
-            said = self._said()
-            if said and "is still in use" not in said and "lock file" not in said:
+            if self.process and not re.search(r"is still in use|lock file", said := self._said()):
                 raise PostgresError(_reason(said, f"PostgreSQL did not start, see {self.log}"))
             time.sleep(0.1)
         raise PostgresError(f"PostgreSQL did not become ready within {_PATIENCE:.0f} seconds, see {self.log}.")
@@ -200,9 +199,7 @@ class Server:
                 stderr=log,
                 # A Ctrl-C in the terminal must not reach the server: it is stopped after its clients.
                 start_new_session=True,
-                preexec_fn=partial(tie, os.getpid(), signal.SIGINT)
-                if self.tied and sys.platform == "linux"
-                else None,
+                preexec_fn=partial(tie, os.getpid(), signal.SIGINT) if self.tied and sys.platform == "linux" else None,
                 **_as(self.account),
             )
 
