@@ -48,5 +48,5 @@ lock:
 	$(LOCK) requirements-dev.in -o requirements-dev.lock
 
 clean:
-	@if [ -x $(BIN)/python ]; then $(BIN)/python -m tests.stop; fi
+	@if [ -x $(BIN)/python ]; then $(BIN)/python -m tests.cluster stop; fi
 	rm -rf .venv .pytest-pg .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -56,8 +56,8 @@ def check_python(version):
     """Refuse an interpreter that is too old for Hub."""
     if tuple(version[:2]) < OLDEST:
         raise Refusal(
-            "Hub needs Python %d.%d or newer and %s is %d.%d: install a newer one, or name it with"
-            " `make PYTHON=python3.12 ...`." % (OLDEST + (sys.executable or "python3",) + tuple(version[:2]))
+            f"Hub needs Python {OLDEST[0]}.{OLDEST[1]} or newer and {sys.executable} is {version[0]}.{version[1]}:"
+            " install a newer one, or name it with `make PYTHON=python3.12 ...`."
         )
 
 
@@ -65,8 +65,8 @@ def check_disk(free, megabytes):
     """Refuse to start an installation that the disk cannot hold. `free` is in bytes."""
     if free < megabytes * 1000 * 1000:
         raise Refusal(
-            "Installing Hub's packages needs %d MB and the disk of %s has %d MB free: make room there."
-            % (megabytes, ROOT, free // 1000000)
+            f"Installing Hub's packages needs {megabytes} MB and the disk of {ROOT} has {free // 1000000} MB free:"
+            " make room there."
         )
 
 
@@ -109,14 +109,14 @@ def make_venv():
         )
     done = subprocess.run([sys.executable, "-m", "venv", "--clear", VENV], **quiet())
     if done.returncode:
-        raise Refusal("The folder .venv could not be made: %s" % last_line(done.stdout))
+        raise Refusal(f"The folder .venv could not be made: {last_line(done.stdout)}")
     with open(os.path.join(VENV, "made-at"), "w") as out:
         out.write(ROOT)
 
 
 def install(purpose):
     """Install the locked packages, each checked against its hash, then Hub itself as a link to this folder."""
-    print("hub: installing the packages of %s (once, about a minute)" % LOCKS[purpose], file=sys.stderr)
+    print(f"hub: installing the packages of {LOCKS[purpose]} (once, about a minute)", file=sys.stderr)
     pip("--require-hashes", "-r", os.path.join(ROOT, LOCKS[purpose]))
     pip("--no-deps", "--no-build-isolation", "--no-index", "-e", ROOT)
 
@@ -127,11 +127,10 @@ def pip(*arguments):
     done = subprocess.run(command + list(arguments), **quiet())
     if done.returncode:
         if "No space left on device" in done.stdout:
-            raise Refusal("The disk of %s is full: make room there and start again." % ROOT)
+            raise Refusal(f"The disk of {ROOT} is full: make room there and start again.")
         sys.stderr.write(done.stdout)
         raise Refusal(
-            "The packages could not be installed, see above; is the package index in reach? (%s)"
-            % last_line(done.stdout)
+            f"The packages could not be installed, see above; is the package index in reach? ({last_line(done.stdout)})"
         )
 
 
