@@ -25,7 +25,34 @@ ERRORS = {
 PEOPLE: dict[str, str] = {}
 
 # --- courses ---
-COURSES: dict[str, str] = {}
+COURSES = {
+    "content.empty": "Enter a title.",
+    "content.long": "At most {most} characters.",
+    "content.control": "Remove line ends and control characters.",
+    "content.large": "At most {most} bytes of text.",
+    "content.not_text": "This must be text.",
+    "content.unreadable": "This holds characters that cannot be stored.",
+    "content.not_list": "This must be a list of tags.",
+    "content.tag_empty": "A tag needs at least one visible character.",
+    "content.tag_long": "A tag has at most {most} characters.",
+    "content.tag_many": "A page has at most {most} tags.",
+    "content.tag_control": "A tag has no line ends and no control characters.",
+}
+
+# --- admission ---
+ADMISSION = {
+    "jobs.title": "{kind}: {subject}",
+    "jobs.kind.course.tag": "Tag a course",
+    "jobs.error.kind": "Choose a kind of job that can be started here.",
+    "jobs.error.idempotency_key": "Send a key of 1 to 200 visible characters.",
+    "jobs.error.args": "“{name}” is not what this kind of job takes.",
+    "jobs.error.course_id": "Choose a course of this workspace.",
+    "jobs.error.tags": "Give a list of 1 to 20 tags.",
+    "jobs.error.tags.too_short": "Choose at least one tag.",
+    "jobs.error.pages": "Choose which pages to tag: “all” or “untagged”.",
+    "jobs.error.no_items": "There are no pages to tag with these choices.",
+    "jobs.error.too_many_items": "This course has more than {most} pages, which is the most that one job takes on.",
+}
 
 # --- jobs ---
 JOBS: dict[str, str] = {}
@@ -33,7 +60,7 @@ JOBS: dict[str, str] = {}
 # --- audit ---
 AUDIT: dict[str, str] = {}
 
-WORDS: dict[str, str] = COMMON | ERRORS | PEOPLE | COURSES | JOBS | AUDIT
+WORDS: dict[str, str] = COMMON | ERRORS | PEOPLE | COURSES | ADMISSION | JOBS | AUDIT
 
 
 def say(key: str, **values: Any) -> str:

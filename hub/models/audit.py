@@ -150,7 +150,7 @@ def record(
     unknown = set(changes or {}) - entry.fields
     if unknown or outcome not in OUTCOMES:
         raise ValueError(f"audit action {action} does not take {', '.join(sorted(unknown)) or outcome}")
-    return session.execute(
+    event_id: int = session.execute(
         _RECORD,
         {
             "workspace_id": workspace_id,
@@ -169,6 +169,7 @@ def record(
             "changes": json.dumps({field: _bounded(value) for field, value in (changes or {}).items()}),
         },
     ).scalar_one()
+    return event_id
 
 
 def _bounded(value: Any) -> Any:

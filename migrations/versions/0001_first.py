@@ -117,7 +117,11 @@ def upgrade() -> None:
         schema="hub",
     )
     op.create_index(
-        "course_workspace_id_title_idx", "course", ["workspace_id", "title", "id"], unique=False, schema="hub"
+        "course_workspace_id_title_idx",
+        "course",
+        ["workspace_id", sa.literal_column("lower(title)"), "id"],
+        unique=False,
+        schema="hub",
     )
     op.create_table(
         "membership",
