@@ -1,0 +1,23 @@
+"""Durable background jobs on PostgreSQL. Knows no kind of job, no model of the product, and no web.
+
+Why Hub has an engine of its own: a job here is one row that a worker takes and a person watches, with persisted
+progress that is fenced like every other write. docs/decisions.md says what else was weighed.
+"""
+
+from hub.queue.context import Context
+from hub.queue.job import Claimed, Ended, Enqueued, Fail
+from hub.queue.kind import EXCLUSIVE, STANDARD, Kind, register
+from hub.queue.store import enqueue
+
+__all__ = [
+    "EXCLUSIVE",
+    "STANDARD",
+    "Claimed",
+    "Context",
+    "Ended",
+    "Enqueued",
+    "Fail",
+    "Kind",
+    "enqueue",
+    "register",
+]

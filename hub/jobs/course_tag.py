@@ -1,0 +1,168 @@
+"""course.tag: put tags on all pages of a course, or on those without any.
+
+One page a transaction and a round trip: fence, cancel flag, the actor's right, the page at its current version, only
+the missing tags; title and body are never touched. It may run twice over a page without harm, and resumes after the
+last page done. A course of 100,000 pages takes about a minute on a small server.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from sqlalchemy import select
+
+from hub import words
+from hub.errors import Invalid
+from hub.jobs import PEOPLE, people
+from hub.models import tag
+from hub.models.course import Course
+from hub.queue import Context, Fail, Kind, register
+
+# A page that others keep changing is read again this often before that is recorded as its failure.
+READS = 3
+
+
+class Command(BaseModel):
+    """What a person asks for."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    course_id: Annotated[UUID, Field(strict=False)]
+    tags: Annotated[list[str], BeforeValidator(tag.tag_names), Field(min_length=1, max_length=20)]
+    pages: Literal["all", "untagged"] = "all"
+
+
+class Args(BaseModel):
+    """What the handler is given; `asked` is the command, kept for "run again" and for the job's page."""
+
+    course_id: UUID
+    tag_ids: list[UUID]
+    asked: dict[str, Any]
+
+
+def open_job(order: people.Order) -> people.Opening:
+    """Find the course and make the tags; the worklist is the course's pages, in their order."""
+    command: Command = order.args
+    course = order.session.scalar(
+        select(Course).where(Course.id == command.course_id, Course.workspace_id == order.workspace.id)
+    )
+    if course is None:
+        raise Invalid({"course_id": words.say("jobs.error.course_id")})
+    tags = tag.ensure_tags(order.session, order.workspace.id, command.tags)
+    most = order.settings.jobs_max_course_pages
+    return people.Opening(
+        args={
+            "course_id": str(course.id),
+            "tag_ids": [str(row.id) for row in tags],
+            "asked": command.model_dump(mode="json"),
+        },
+        subject=f"course:{course.id}",
+        subject_name=course.title,
+        items=ALL_PAGES if command.pages == "all" else UNTAGGED_PAGES,
+        # One more than allowed tells "too many" without listing a million.
+        values={"course_id": course.id, "most": most + 1},
+        most=most,
+        told={"tags": command.tags, "pages": command.pages},
+    )
+
+
+def run(context: Context, args: Args) -> None:
+    """Tag page after page."""
+    actor_id, actor_name = people.actor_of(context.connection, context.job.id)
+    values = {
+        "course_id": args.course_id,
+        "tag_ids": args.tag_ids,
+        "workspace_id": context.job.workspace_id,
+        "actor_id": actor_id,
+        "actor_name": actor_name,
+        "most_tags": tag.MAX_ON_PAGE,
+    }
+    for page_id in context.items():
+        _tag_page(context, page_id, values)
+
+
+def _tag_page(context: Context, page_id: UUID, values: dict[str, Any]) -> None:
+    problem: str | None = None
+    title = ""
+    for _ in range(READS):
+        problem, title = context.step(TAG_PAGE, page_id=page_id, **values)
+        if problem is None:
+            return
+        if problem == "actor_not_authorized":
+            raise Fail(problem)
+        if problem != "edit_conflict":
+            break
+    context.fail_item(page_id, title, problem or "edit_conflict")
+
+
+ALL_PAGES = """
+    select p.id as item, (p.position, p.id) as place from hub.page p
+    where p.course_id = %(course_id)s order by p.position, p.id limit %(most)s
+"""
+
+UNTAGGED_PAGES = """
+    select p.id as item, (p.position, p.id) as place from hub.page p
+    where p.course_id = %(course_id)s and not exists (select from hub.page_tag t where t.page_id = p.id)
+    order by p.position, p.id limit %(most)s
+"""
+
+# The update compares the version with the one that `seen` read: whoever changed the page in between wins, and the page
+# is read again. Tags that the page already has are skipped without touching it.
+TAG_PAGE = """
+actor as materialized (
+    select m.role = 'admin' and m.enabled and p.enabled and w.enabled as allowed
+    from hub.membership m
+    join hub.person p on p.id = m.person_id
+    join hub.workspace w on w.id = m.workspace_id
+    where m.workspace_id = %(workspace_id)s and m.person_id = %(actor_id)s
+), seen as materialized (
+    select p.id, p.version, p.title
+    from fence, hub.page p
+    where p.id = %(page_id)s and p.course_id = %(course_id)s and (select allowed from actor)
+), missing as materialized (
+    select t.id from seen, hub.tag t
+    where t.id = any(%(tag_ids)s)
+      and not exists (select from hub.page_tag had where had.page_id = seen.id and had.tag_id = t.id)
+), room as materialized (
+    select (select count(*) from hub.page_tag had where had.page_id = %(page_id)s) + (select count(*) from missing)
+        <= %(most_tags)s as enough
+), written as (
+    update hub.page p set version = p.version + 1, updated_at = statement_timestamp(), updated_by = %(actor_name)s
+    from seen, room
+    where p.id = seen.id and p.version = seen.version and room.enough and exists (select from missing)
+    returning p.id
+), added as (
+    insert into hub.page_tag (page_id, tag_id, job_id, added_by)
+    select written.id, missing.id, %(id)s, %(actor_name)s from written, missing
+    on conflict do nothing
+), outcome as materialized (
+    select
+        (select count(*) from written)::integer as changed,
+        (seen.id is not null and not exists (select from missing))::integer as skipped,
+        case
+            when not coalesce((select allowed from actor), false) then 'actor_not_authorized'
+            when seen.id is null then 'page_missing'
+            when not (select enough from room) then 'too_many_tags'
+            when exists (select from missing) and not exists (select from written) then 'edit_conflict'
+        end as problem,
+        coalesce(seen.title, '') as title
+    from fence left join seen on true
+)
+"""
+
+register(
+    Kind(
+        name="course.tag",
+        queue=PEOPLE,
+        command=Command,
+        args=Args,
+        run=run,
+        attempts=5,
+        deadline=300.0,
+        steps=True,
+        opening=open_job,
+        recorded=people.record_end,
+    )
+)

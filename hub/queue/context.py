@@ -1,0 +1,107 @@
+"""What a running handler may do: go through its items, one transaction each, under the fence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+from uuid import UUID
+
+import psycopg
+
+from hub.db import Database
+from hub.queue import store
+from hub.queue.job import Cancelled, Claimed, LeaseLost, Stopped
+from hub.queue.lease import Held, LeaseKeeper
+
+CHUNK = 1000
+# What another writer's lock or a deadlock looks like: the item was not touched and may be tried again.
+CONFLICTS = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
+
+_composed = lru_cache(maxsize=None)(store.compose_step)
+
+
+class Context:
+    """Given to a kind's `run`. Every write it makes is fenced; it raises what stops the handler, which lets it pass."""
+
+    def __init__(self, job: Claimed, database: Database, held: Held, keeper: LeaseKeeper) -> None:
+        self.job = job
+        self.database = database
+        self._held = held
+        self._keeper = keeper
+        self._connection: psycopg.Connection[Any] | None = None
+
+    def use(self, connection: psycopg.Connection[Any]) -> None:
+        """Work on this autocommit connection."""
+        self._connection = connection
+
+    @property
+    def connection(self) -> psycopg.Connection[Any]:
+        """The handler's autocommit connection: each statement is a transaction of its own."""
+        assert self._connection is not None
+        return self._connection
+
+    def check(self) -> None:
+        """Raise if the handler may not go on: call it before each write outside the database."""
+        self._held.check()
+
+    def items(self) -> Iterator[UUID]:
+        """The items not yet done, from where the job stands; each must end in `step` or `fail_item`."""
+        while True:
+            position = self.job.position
+            chunk = store.worklist_chunk(self.connection, self.job.id, position // CHUNK)
+            if position % CHUNK >= len(chunk):
+                return
+            for item in chunk[position % CHUNK :]:
+                before = self.job.position
+                yield item
+                if self.job.position == before:
+                    raise RuntimeError("the handler left an item undone")
+
+    def step(self, item_sql: str, **values: Any) -> tuple[str | None, str]:
+        """Do the item at hand in one transaction: the fence, the kind's CTEs `item_sql`, the counters.
+
+        Returns (None, title) when it is done, changed or found right; else (problem, title) and nothing was counted or
+        written. A lock that cannot be had in time is the problem ``edit_conflict``. Raises LeaseLost, Cancelled or
+        Interrupted.
+        """
+        self._held.check()
+        job = self.job
+        try:
+            row = store.step(
+                self.connection,
+                _composed(item_sql),
+                values | {"id": job.id, "claim": job.claim, "position": job.position},
+            )
+        except CONFLICTS:
+            return "edit_conflict", ""
+        if row is None:
+            raise self._reason_to_stop()
+        changed, skipped, problem, title = row
+        if problem is None:
+            job.changed += changed
+            job.skipped += skipped
+            self._keeper.moved(job.id)
+        return problem, title
+
+    def fail_item(self, item_id: UUID, title: str, code: str) -> None:
+        """Record the item at hand as failed, by the key of its reason. Raises as `step` does."""
+        self._held.check()
+        job = self.job
+        if not store.fail_item(
+            self.connection,
+            id=job.id,
+            claim=job.claim,
+            position=job.position,
+            item_id=item_id,
+            title=title,
+            code=code,
+        ):
+            raise self._reason_to_stop()
+        job.failed += 1
+        self._keeper.moved(job.id)
+
+    def _reason_to_stop(self) -> Stopped:
+        """Why the fence did not hold: a cancel request, or a claim that is somebody else's."""
+        now = store.held(self.connection, self.job.id, self.job.claim)
+        return Cancelled() if now is not None and now["cancelled"] else LeaseLost()

@@ -1,0 +1,177 @@
+"""Runs one claimed job, in named steps, to its recorded end."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from hub import log as logs
+from hub.config import Settings
+from hub.db import Database, driver, is_connection_loss
+from hub.queue import backoff, kind, store, text
+from hub.queue.context import Context
+from hub.queue.job import Cancelled, Claimed, Ended, Fail, Interrupted, LeaseLost
+from hub.queue.kind import Kind
+from hub.queue.lease import Held, LeaseKeeper
+
+log = logging.getLogger(__name__)
+
+CLOSING_TRIES = 3
+
+
+class Execution:
+    """One attempt at a job by this worker."""
+
+    def __init__(self, held: Held, database: Database, keeper: LeaseKeeper, settings: Settings) -> None:
+        self.held = held
+        self.job: Claimed = held.job
+        self._database = database
+        self._keeper = keeper
+        self._settings = settings
+        self._pause = threading.Event()
+
+    def run(self) -> None:
+        """Run the handler and record how the attempt ended; raises nothing."""
+        with logs.context(job_id=self.job.id, kind=self.job.kind, attempt=self.job.attempt, claim=self.job.claim):
+            log.info("job started")
+            try:
+                self._through_outages(self._attempt)
+            except LeaseLost:
+                log.warning("lease lost: another worker may have the job, nothing more is written")
+            except Exception:
+                # Whatever happened, the claim lapses and the job is taken up again.
+                log.exception("the end of the attempt could not be recorded")
+            finally:
+                self._keeper.drop(self.held)
+
+    def _through_outages(self, attempt: Callable[[], None]) -> None:
+        """Call `attempt` again after an outage of the database for as long as the lease holds.
+
+        The database being away is not the job's failure, so it costs no attempt. What was in doubt when the connection
+        broke is read again under the same claim.
+        """
+        while True:
+            try:
+                attempt()
+                return
+            except Exception as error:
+                if not is_connection_loss(error):
+                    raise
+                log.warning("database away: %s", type(error).__name__)
+                self._pause.wait(random.uniform(0.2, 0.6))
+                if self.held.is_lost():
+                    raise LeaseLost from error
+
+    def _attempt(self) -> None:
+        self._reread()
+        declared = kind.find(self.job.kind)
+        assert declared is not None, "the claim takes only kinds that are known here"
+        if self.job.cancelled:
+            self._end(declared, "cancelled")
+        elif self.job.used_up:
+            self._end(declared, "failed", code=self.job.cause or "worker_lost", dead=True)
+        else:
+            self._handle(declared)
+
+    def _reread(self) -> None:
+        with self._database.autocommit() as connection:
+            now = store.held(connection, self.job.id, self.job.claim)
+        if now is None:
+            raise LeaseLost
+        self.job.changed, self.job.skipped, self.job.failed = now["changed"], now["skipped"], now["failed"]
+        self.job.cancelled = now["cancelled"]
+
+    def _handle(self, declared: Kind) -> None:
+        try:
+            result = self._call(declared)
+        except Cancelled:
+            self._end(declared, "cancelled")
+        except Interrupted:
+            self._release(declared)
+        except LeaseLost:
+            raise
+        except Fail as failure:
+            self._end(declared, "failed", code=failure.code)
+        except Exception as error:
+            if is_connection_loss(error):
+                raise
+            log.exception("attempt failed")
+            self._failed(declared, text.describe(error))
+        else:
+            self._end(declared, "succeeded", result=result)
+
+    def _call(self, declared: Kind) -> dict[str, Any] | None:
+        context = Context(self.job, self._database, self.held, self._keeper)
+        args = declared.args.model_validate(self.job.args)
+        with self._database.autocommit() as connection:
+            context.use(connection)
+            return declared.run(context, args)
+
+    def _failed(self, declared: Kind, error: str) -> None:
+        if self.job.attempt >= self.job.max_attempts:
+            self._end(declared, "failed", code="handler_failed", error=error, dead=True)
+            return
+        wait = backoff.wait(
+            self.job.attempt, base=self._settings.queue_retry_base, ceiling=self._settings.queue_retry_max
+        )
+        with self._database.transaction() as session:
+            put_back = store.retry(driver(session), self.job, wait=wait, code="handler_failed", error=error)
+        if not put_back:
+            self._end_instead(declared)
+
+    def _release(self, declared: Kind) -> None:
+        with self._database.transaction() as session:
+            given = store.release(driver(session), self.job)
+        if given:
+            log.info("job given back: the worker stops")
+        else:
+            self._end_instead(declared)
+
+    def _end_instead(self, declared: Kind) -> None:
+        """A job that cannot be put back either was cancelled meanwhile or is no longer ours."""
+        self._reread()
+        self._end(declared, "cancelled")
+
+    def _end(self, declared: Kind, state: str, *, code: str | None = None, **values: Any) -> None:
+        """End the job with its record and closing hook in one transaction.
+
+        A hook that raises is tried three times, here or by the workers that it killed; then the job ends without it.
+        """
+        if self.job.closing_tries <= CLOSING_TRIES:
+            for _ in range(CLOSING_TRIES):
+                try:
+                    return self._write_end(declared, state, code=code, **values)
+                except _ClosingFailed:
+                    log.exception("the closing hook failed")
+        self._write_end(declared, state, code=code, closing_failed=True, **values)
+
+    def _write_end(self, declared: Kind, state: str, **values: Any) -> None:
+        with self._database.transaction() as session:
+            ended = store.finish(driver(session), self.job, state=state, **values)
+            if ended is None:
+                raise LeaseLost
+            if declared.recorded:
+                declared.recorded(session, ended)
+            if declared.closing and not values.get("closing_failed"):
+                _close(declared, session, ended)
+        log.info("job %s", state, extra={"code": values.get("code")})
+
+
+class _ClosingFailed(Exception):
+    """A closing hook raised."""
+
+
+def _close(declared: Kind, session: Session, ended: Ended) -> None:
+    assert declared.closing is not None
+    try:
+        with session.begin_nested():
+            declared.closing(session, ended)
+    except Exception as error:
+        if is_connection_loss(error):
+            raise
+        raise _ClosingFailed from error

@@ -1,0 +1,343 @@
+-- The transitions of a job: every statement that changes the queue's tables. What the pages read stands in reads.sql.
+--
+--   enqueue            -> queued
+--   claim     queued   -> running          (a fresh job, a due retry)
+--             running  -> running          (a lapsed lease: the attempt before it is recorded as lost)
+--   step      running  -> running          (one item done)
+--   retry     running  -> queued           (the attempt failed; again after a wait)
+--   release   running  -> queued           (given back, attempt not charged)
+--   finish    running  -> succeeded, failed, cancelled
+--   cancel    queued   -> cancelled; running keeps running with a request
+--
+-- Every write on a running job matches (id, claim, state = running): the fence. Locks are taken in the order
+-- workspace, job rows by id, the rest. Parameters are written :name; in psql, \set them first.
+
+-- name: enqueue
+-- A new job; no row if an exclusive twin lives, waiting or running.
+with job as (
+    insert into queue.job (
+        queue, kind, priority, workspace_id, subject, live_key, max_attempts, attempt_seconds, again_at
+    ) values (
+        :queue, :kind, :priority, coalesce(:workspace_id::uuid, '00000000-0000-0000-0000-000000000000'), :subject,
+        :live_key, :max_attempts, :attempt_seconds, statement_timestamp() + make_interval(secs => :delay::float8)
+    )
+    on conflict (queue, live_key) where live_key is not null do nothing
+    returning id
+), detail as (
+    insert into queue.detail (job_id, args, request_id) select id, :args::jsonb, :request_id from job
+)
+select id from job;
+
+-- name: live_twin
+-- The job that holds an exclusive key.
+select id from queue.job where queue = :queue and live_key = :live_key;
+
+-- name: add_request
+-- Whose wish a job is, with its idempotency key.
+insert into queue.request (
+    job_id, workspace_id, actor_id, actor_name, kind, subject, subject_name, idempotency_key, fingerprint
+) values (
+    :job_id, :workspace_id, :actor_id, :actor_name, :kind, :subject, :subject_name, :idempotency_key, :fingerprint
+);
+
+-- name: find_request
+-- The job that an idempotency key already made.
+select job_id, fingerprint from queue.request
+where workspace_id = :workspace_id and actor_id = :actor_id and idempotency_key = :idempotency_key;
+
+-- name: count_pending
+-- Jobs not yet ended: of the workspace, and of the actor in it. Counted after the workspace row is locked.
+select count(*) as workspace, count(*) filter (where actor_id = :actor_id) as actor
+from queue.request where workspace_id = :workspace_id and ended_as is null;
+
+-- name: day_wait
+-- If `most` jobs or more were created in the last 24 hours: seconds until the oldest that is in the way leaves the day.
+select greatest(0, extract(epoch from created_at + interval '24 hours' - statement_timestamp()))::float8 as seconds
+from queue.request
+where workspace_id = :workspace_id and created_at > statement_timestamp() - interval '24 hours'
+order by created_at desc offset :most - 1 limit 1;
+
+-- name: pending_wait
+-- Seconds until the first pending job should end by its own speed so far; no row if none has a speed yet.
+-- Only the actor's jobs if actor_id is given.
+select min((j.total - j.changed - j.skipped - j.failed)
+       * extract(epoch from j.progressed_at - j.started_at)
+       / (j.changed + j.skipped + j.failed - j.done_before))::float8 as seconds
+from queue.request r join queue.job j on j.id = r.job_id
+where r.workspace_id = :workspace_id and r.ended_as is null
+  and (:actor_id::uuid is null or r.actor_id = :actor_id)
+  and j.state = 'running' and j.changed + j.skipped + j.failed > j.done_before
+  and j.progressed_at > j.started_at;
+
+-- name: make_worklist
+-- The items of a job in chunks of 1,000, from `:items`: a query of (item uuid, place), taken in the order of place.
+with numbered as (
+    select item, row_number() over (order by place) - 1 as n from (:items) listed
+), inserted as (
+    insert into queue.worklist (job_id, chunk, items)
+    select :job_id, n / 1000, array_agg(item order by n) from numbered group by n / 1000
+    returning cardinality(items) as items
+)
+select coalesce(sum(items), 0)::integer as total from inserted;
+
+-- name: set_total
+-- How many items a job has, told in the transaction that makes it.
+update queue.job set total = :total where id = :job_id;
+
+-- name: announce
+-- Wake a worker of the queue; PostgreSQL sends one notification however often a transaction asks.
+select pg_notify('hub_queue', :queue);
+
+-- name: announce_progress
+-- Tell watchers that these jobs moved on.
+select pg_notify('hub_job', :ids);
+
+-- name: start_worker
+-- A worker process; its number is half of every claim it makes, so the row must be durable before the first claim.
+insert into queue.worker (name, lanes) values (:name, :lanes::jsonb) returning id;
+
+-- name: stop_worker
+-- The worker has drained.
+update queue.worker set stopped_at = statement_timestamp() where id = :id and stopped_at is null;
+
+-- name: claim
+-- Take up to :lanes jobs of a queue: first those whose time has come (a lapsed lease, a passed deadline, a retry), then
+-- fresh ones by priority, then from the workspace with the fewest running jobs, then by age. The limits are written in
+-- as literals, because a parameter there makes the generic plan read the whole table.
+with recursive due as materialized (
+    select id, state, claim, attempt, max_attempts, started_at, cancel_requested_at,
+           changed + skipped + failed as done,
+           case when deadline_at <= statement_timestamp() then 'deadline_passed' else 'worker_lost' end as cause
+    from queue.job
+    where queue = :queue and again_at <= statement_timestamp() and kind = any(:kinds)
+    order by again_at
+    limit :lanes
+    for no key update skip locked
+), lost as (
+    insert into queue.attempt (job_id, claim, number, started_at, ended_at, outcome, code, done)
+    select id, claim, attempt, started_at, statement_timestamp(), 'lost', cause, done
+    from due where state = 'running'
+), line as (
+    -- Every (priority, workspace) that has fresh jobs, found by jumps through the index job_fresh.
+    (
+        select priority, workspace_id from queue.job
+        where queue = :queue and state = 'queued' and again_at is null
+        order by priority, workspace_id limit 1
+    )
+    union all
+    select next.priority, next.workspace_id
+    from line, lateral (
+        select j.priority, j.workspace_id from queue.job j
+        where j.queue = :queue and j.state = 'queued' and j.again_at is null
+          and (j.priority, j.workspace_id) > (line.priority, line.workspace_id)
+        order by j.priority, j.workspace_id limit 1
+    ) next
+), busy as (
+    select workspace_id, count(*) as jobs from queue.job
+    where queue = :queue and again_at is not null and state = 'running' group by workspace_id
+), candidate as materialized (
+    select c.id, line.priority,
+           coalesce(busy.jobs, 0) + row_number() over (partition by line.workspace_id order by line.priority, c.id)
+               as turn
+    from line
+    cross join lateral (
+        select j.id from queue.job j
+        where j.queue = :queue and j.state = 'queued' and j.again_at is null
+          and j.priority = line.priority and j.workspace_id = line.workspace_id and j.kind = any(:kinds)
+        order by j.id limit :lanes
+    ) c
+    left join busy on busy.workspace_id = line.workspace_id
+    order by line.priority, turn, c.id
+    limit :lanes
+), fresh as materialized (
+    select id from queue.job
+    where id = any(array(select id from candidate)) and state = 'queued' and again_at is null
+    for no key update skip locked
+), chosen as (
+    select id, 0 as line, cause, state = 'running' and attempt >= max_attempts as used_up,
+           cancel_requested_at is not null as cancelled
+    from due
+    union all
+    select id, 1, null, false, false from fresh
+    order by line
+    limit :lanes
+), claimed as (
+    update queue.job j set
+        state = 'running',
+        claim = :claim,
+        attempt = j.attempt + case when c.used_up or c.cancelled then 0 else 1 end,
+        closing_tries = j.closing_tries + case when c.used_up or c.cancelled then 1 else 0 end,
+        started_at = statement_timestamp(),
+        done_before = j.changed + j.skipped + j.failed,
+        progressed_at = null,
+        deadline_at = statement_timestamp() + make_interval(secs => j.attempt_seconds),
+        again_at = statement_timestamp() + make_interval(secs => least(:lease, j.attempt_seconds)),
+        version = j.version + 1
+    from chosen c where j.id = c.id
+    returning j.id, j.queue, j.kind, j.priority, j.workspace_id, j.subject, j.attempt, j.max_attempts, j.claim, j.total,
+              j.changed, j.skipped, j.failed, j.closing_tries, c.used_up, c.cancelled, c.cause,
+              extract(epoch from j.again_at - statement_timestamp())::float8 as good_for
+), told as (
+    select pg_notify('hub_job', string_agg(id::text, ',')) from claimed having count(*) > 0
+)
+select claimed.*, d.args, d.request_id, told.*
+from claimed join queue.detail d on d.job_id = claimed.id cross join told
+order by claimed.priority, claimed.id;
+
+-- name: look
+-- For each queue: seconds until its next job is due (a retry, or the end of a lease, anybody's), and whether fresh jobs
+-- wait.
+select q.name as queue,
+       (
+           select extract(epoch from again_at - statement_timestamp())::float8 from queue.job
+           where queue = q.name and again_at is not null and kind = any(:kinds) order by again_at limit 1
+       ) as due_in,
+       exists (
+           select from queue.job
+           where queue = q.name and state = 'queued' and again_at is null and kind = any(:kinds)
+       ) as fresh
+from unnest(:queues::text[]) q(name);
+
+-- name: renew
+-- Extend a lease, never past the deadline; answers for how many seconds it is good. No row if the claim is lost or the
+-- deadline has passed.
+update queue.job
+set again_at = least(statement_timestamp() + make_interval(secs => :lease), deadline_at)
+where id = :id and claim = :claim and state = 'running' and deadline_at > statement_timestamp()
+returning extract(epoch from again_at - statement_timestamp())::float8 as good_for;
+
+-- name: held
+-- What stands of a claimed job now; no row if the claim is lost.
+select changed, skipped, failed, total, cancel_requested_at is not null as cancelled
+from queue.job where id = :id and claim = :claim and state = 'running';
+
+-- name: worklist_chunk
+-- A thousand items of a job.
+select items from queue.worklist where job_id = :id and chunk = :chunk;
+
+-- name: step
+-- One item of a job in one transaction and one round trip: the fence, the kind's own work, the counters. `:item` is the
+-- kind's part: CTEs that read `fence`, the last of them `outcome (changed, skipped, problem, title)` with one row if the
+-- fence holds. An outcome that changed or skipped nothing counts nothing: its problem is the handler's to judge.
+with fence as materialized (
+    select id from queue.job
+    where id = :id and claim = :claim and state = 'running' and cancel_requested_at is null
+      and changed + skipped + failed = :position
+    for no key update
+),
+:item,
+counted as (
+    update queue.job j set
+        changed = j.changed + outcome.changed,
+        skipped = j.skipped + outcome.skipped,
+        progressed_at = statement_timestamp(),
+        deadline_at = statement_timestamp() + make_interval(secs => j.attempt_seconds),
+        version = j.version + 1
+    from outcome where j.id = :id and outcome.changed + outcome.skipped = 1
+)
+select changed, skipped, problem, title from outcome;
+
+-- name: fail_item
+-- Record an item's failure: the counter, a count for each code, and the first 100 with id and title.
+with counted as (
+    update queue.job set
+        failed = failed + 1,
+        progressed_at = statement_timestamp(),
+        deadline_at = statement_timestamp() + make_interval(secs => attempt_seconds),
+        version = version + 1
+    where id = :id and claim = :claim and state = 'running' and cancel_requested_at is null
+      and changed + skipped + failed = :position
+    returning id, attempt
+)
+update queue.detail d set failures = jsonb_build_object(
+    'counts', d.failures->'counts'
+        || jsonb_build_object(:code::text, coalesce((d.failures->'counts'->>:code)::integer, 0) + 1),
+    'items', case when jsonb_array_length(d.failures->'items') >= 100 then d.failures->'items'
+        else d.failures->'items' || jsonb_build_object(
+            'id', :item_id::text, 'title', :title::text, 'code', :code::text, 'attempt', counted.attempt,
+            'at', to_char(statement_timestamp() at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'))
+        end)
+from counted where d.job_id = counted.id
+returning d.job_id;
+
+-- name: retry
+-- The attempt failed and is not the last: wait, then be tried again. A cancel request takes precedence: then no row.
+with again as (
+    update queue.job set
+        state = 'queued', claim = null, deadline_at = null,
+        again_at = statement_timestamp() + make_interval(secs => :wait),
+        version = version + 1
+    where id = :id and claim = :claim and state = 'running' and cancel_requested_at is null
+    returning id, queue, attempt, started_at, changed + skipped + failed as done
+), recorded as (
+    insert into queue.attempt (job_id, claim, number, started_at, outcome, code, error, done)
+    select id, :claim, attempt, started_at, 'retry', :code, :error, done from again
+)
+select id, pg_notify('hub_job', id::text), pg_notify('hub_queue', queue) from again;
+
+-- name: release
+-- Give a job back unfinished without charging the attempt; it is due at once. A cancel request takes precedence.
+with given as (
+    update queue.job set
+        state = 'queued', claim = null, deadline_at = null, again_at = statement_timestamp(),
+        attempt = attempt - 1, version = version + 1
+    where id = :id and claim = :claim and state = 'running' and cancel_requested_at is null
+    returning id, queue, attempt + 1 as number, started_at, changed + skipped + failed as done
+), recorded as (
+    insert into queue.attempt (job_id, claim, number, started_at, outcome, code, done)
+    select id, :claim, number, started_at, 'interrupted', 'worker_stopped', done from given
+)
+select id, pg_notify('hub_job', id::text), pg_notify('hub_queue', queue) from given;
+
+-- name: finish
+-- The end of a running job: final state, reason, result; the request closed, the worklist gone, a dead letter if the
+-- attempts are used up.
+with ended as (
+    update queue.job set
+        state = :state::queue.state, claim = null, again_at = null, live_key = null, deadline_at = null,
+        finished_at = statement_timestamp(), closing_failed = :closing_failed, version = version + 1
+    where id = :id and claim = :claim and state = 'running'
+    returning id, queue, kind, state, total, changed, skipped, failed
+), detailed as (
+    update queue.detail set result = :result::jsonb, code = :code, error = :error
+    where job_id = (select id from ended)
+), closed as (
+    update queue.request set ended_as = :state::queue.state where job_id = (select id from ended)
+), cleared as (
+    delete from queue.worklist where job_id = (select id from ended)
+), buried as (
+    insert into queue.dead_letter (job_id, queue, kind, code)
+    select id, queue, kind, :code from ended where :dead
+)
+select ended.*, pg_notify('hub_job', id::text) from ended;
+
+-- name: cancel
+-- Ask for a job's end: a queued one ends at once, a running one keeps the request. No row if it has ended or was asked
+-- before: the first request stands.
+with target as materialized (
+    select id, state from queue.job
+    where id = :id and state in ('queued', 'running') and cancel_requested_at is null
+    for no key update
+), changed as (
+    update queue.job j set
+        cancel_requested_at = statement_timestamp(),
+        state = case when t.state = 'queued' then 'cancelled' else j.state end,
+        again_at = case when t.state = 'queued' then null else j.again_at end,
+        live_key = case when t.state = 'queued' then null else j.live_key end,
+        finished_at = case when t.state = 'queued' then statement_timestamp() end,
+        version = j.version + 1
+    from target t where j.id = t.id
+    returning j.id, j.queue, j.kind, j.state, j.total, j.changed, j.skipped, j.failed
+), asked as (
+    update queue.request r set
+        cancel_by_id = :by_id, cancel_by_name = :by_name,
+        ended_as = case when changed.state = 'cancelled' then 'cancelled'::queue.state end
+    from changed where r.job_id = changed.id
+), cleared as (
+    delete from queue.worklist where job_id = (select id from changed where state = 'cancelled')
+)
+select changed.*, pg_notify('hub_job', id::text) from changed;
+
+-- name: requested_by
+-- Who asked for a job: for the right that the worker checks and for its last event.
+select workspace_id, actor_id, actor_name, subject_name from queue.request where job_id = :id;

@@ -1,0 +1,28 @@
+"""Text of errors, made safe before it meets the database: recording a failure must never fail itself."""
+
+from __future__ import annotations
+
+import re
+
+MAX_ERROR = 2000
+
+# Anything that looks like a secret in an error's text is masked: passwords in addresses, keys, tokens.
+_SECRETS = re.compile(
+    r"(?i)(://[^:/@\s]+:)[^@/\s]+(@)|((?:password|passwd|secret|token|api[_-]?key|authorization)['\"]?\s*[=:]\s*)\S+"
+)
+
+
+def clean(text: str, most: int = MAX_ERROR) -> str:
+    """`text` without NUL, lone surrogates and what looks like a secret, cut to `most` characters with a mark."""
+    text = text.encode("utf-8", "replace").decode("utf-8").replace("\x00", "\N{REPLACEMENT CHARACTER}")
+    text = _SECRETS.sub(lambda m: f"{m[1]}***{m[2]}" if m[1] else f"{m[3]}***", text[: most * 4])
+    return text if len(text) <= most else text[: most - 2] + " …"
+
+
+def describe(error: BaseException) -> str:
+    """An exception as one line: its class and message; nothing of its own can raise here."""
+    try:
+        message = str(error)
+    except Exception:
+        message = "(its message cannot be shown)"
+    return clean(f"{type(error).__name__}: {message}")
