@@ -9,7 +9,9 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
+import secrets
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -195,6 +197,21 @@ def _check_sense(s: Settings) -> None:
         raise ConfigError("HUB_SECRET_KEY: must have at least 32 characters")
     if s.env == "production" and s.demo_password:
         raise ConfigError("HUB_DEMO_PASSWORD: production has no demo people")
+
+
+def kept_secret(folder: Path, name: str) -> str:
+    """A random secret kept in the file `name`, made on first use; readable by this user alone."""
+    path = folder / name
+    folder.mkdir(parents=True, exist_ok=True)
+    if not path.exists():
+        draft = path.with_name(f".{name}.{os.getpid()}")
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(secrets.token_urlsafe(32))
+        # A link never replaces what another process made a moment ago, and never shows half a file.
+        with suppress(FileExistsError):
+            os.link(draft, path)
+        draft.unlink()
+    return path.read_text().strip()
 
 
 def describe(settings: Settings) -> list[dict[str, Any]]:

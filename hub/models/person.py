@@ -8,7 +8,7 @@ from datetime import datetime
 
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
-from sqlalchemy import CheckConstraint, Index, func, select, text
+from sqlalchemy import CheckConstraint, Index, func, select, text, update
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from hub.models.base import Base, id_column, time_column, version_column
@@ -63,10 +63,16 @@ def check_password(person: Person | None, password: str) -> bool:
     kept = person.password_hash if person else _NOBODY
     with _SLOTS:
         try:
-            matches = _HASHER.verify(kept, password)
+            _HASHER.verify(kept, password[:MAX_PASSWORD])
         except (VerificationError, InvalidHashError):
-            matches = False
-    return matches and person is not None
+            return False
+    return person is not None and len(password) <= MAX_PASSWORD
+
+
+def refresh_hash(session: Session, person: Person, password: str) -> None:
+    """Hash the password anew if the kept hash was made with other parameters than today's."""
+    if _HASHER.check_needs_rehash(person.password_hash):
+        session.execute(update(Person).where(Person.id == person.id).values(password_hash=hash_password(password)))
 
 
 def count_people(session: Session) -> int:

@@ -12,7 +12,7 @@ import uuid
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import ForeignKey, Index, LargeBinary, delete, func, select, update
+from sqlalchemy import ColumnElement, ForeignKey, Index, LargeBinary, delete, func, select, update
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from hub.models.base import Base, id_column, time_column
@@ -72,12 +72,12 @@ def start(
 
 def find(session: Session, token: str) -> Visitor | None:
     """The live session of a token: not expired, not idle too long, its person enabled."""
-    row = session.execute(
-        select(SignIn.id, Person, SignIn.seen_at, func.statement_timestamp())
-        .join(Person, Person.id == SignIn.person_id)
-        .where(SignIn.token_hash == _hash(token), Person.enabled, *_live())
-    ).one_or_none()
-    return Visitor(row[0], row[1], row[2], row[3]) if row else None
+    return _visitor(session, SignIn.token_hash == _hash(token))
+
+
+def get(session: Session, session_id: uuid.UUID) -> Visitor | None:
+    """The live session with this id, by the same rules."""
+    return _visitor(session, SignIn.id == session_id)
 
 
 def touch(session: Session, session_id: uuid.UUID) -> None:
@@ -105,7 +105,16 @@ def of_person(session: Session, person_id: uuid.UUID) -> list[SignIn]:
     )
 
 
-def _live() -> tuple[object, ...]:
+def _visitor(session: Session, which: ColumnElement[bool]) -> Visitor | None:
+    row = session.execute(
+        select(SignIn.id, Person, SignIn.seen_at, func.statement_timestamp())
+        .join(Person, Person.id == SignIn.person_id)
+        .where(which, Person.enabled, *_live())
+    ).one_or_none()
+    return Visitor(row[0], row[1], row[2], row[3]) if row else None
+
+
+def _live() -> tuple[ColumnElement[bool], ...]:
     now = func.statement_timestamp()
     return (
         SignIn.expires_at > now,

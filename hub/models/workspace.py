@@ -6,7 +6,7 @@ import re
 import uuid
 from datetime import datetime
 
-from sqlalchemy import CheckConstraint, ForeignKey, Index, func, select, text
+from sqlalchemy import CheckConstraint, ForeignKey, Index, and_, func, select, text
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from hub.models.base import Base, id_column, time_column, version_column
@@ -52,6 +52,18 @@ class Membership(Base):
 def find(session: Session, slug: str) -> Workspace | None:
     """The workspace of this slug, enabled or not."""
     return session.scalar(select(Workspace).where(Workspace.slug == slug)) if SLUG.match(slug) else None
+
+
+def find_for(session: Session, slug: str, person_id: uuid.UUID) -> tuple[Workspace | None, Membership | None]:
+    """The workspace of this slug with the person's membership in it, each enabled or not, in one statement."""
+    if not SLUG.match(slug):
+        return None, None
+    row = session.execute(
+        select(Workspace, Membership)
+        .outerjoin(Membership, and_(Membership.workspace_id == Workspace.id, Membership.person_id == person_id))
+        .where(Workspace.slug == slug)
+    ).one_or_none()
+    return (row[0], row[1]) if row else (None, None)
 
 
 def lock(session: Session, workspace_id: uuid.UUID) -> Workspace:
@@ -104,6 +116,18 @@ def count_admins(session: Session, workspace_id: uuid.UUID) -> int:
         )
         or 0
     )
+
+
+def admin_names(session: Session, workspace_id: uuid.UUID, limit: int) -> list[str]:
+    """Names of enabled admins, longest there first."""
+    query = (
+        select(Person.name)
+        .join(Membership, Membership.person_id == Person.id)
+        .where(Membership.workspace_id == workspace_id, Membership.role == "admin", Membership.enabled, Person.enabled)
+        .order_by(Membership.created_at, Person.id)
+        .limit(limit)
+    )
+    return list(session.scalars(query))
 
 
 def of_person(session: Session, person_id: uuid.UUID) -> list[tuple[Workspace, str]]:
