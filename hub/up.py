@@ -68,9 +68,10 @@ def run(settings: Settings) -> int:
                 schema.upgrade(settings.migrate_database_url)
             people = demo.ensure(settings.database_url, settings) if settings.env == "development" else None
             _supervise(settings, server, people, signals, stack)
-    except (HubError, psycopg.Error) as error:
-        print(f"hub: {str(error).strip()}", file=sys.stderr)
-        return 1
+    except HubError as error:
+        return _refuse(str(error))
+    except psycopg.Error as error:
+        return _refuse(f"The database does not answer: {str(error).strip().splitlines()[0]}.")
     return 0
 
 
@@ -151,7 +152,7 @@ class _Child:
         if self.process is not None and self.process.poll() is not None:
             self.pause = 0.5 if now - self.started > STEADY else min(self.pause * 2, LONGEST_PAUSE)
             print(
-                f"hub: {self.name} ended with code {self.process.returncode}; again in {self.pause:.0f} s",
+                f"hub: {self.name} ended with code {self.process.returncode}; again in {self.pause:g} s",
                 file=sys.stderr,
             )
             self.process, self.due = None, now + self.pause
@@ -182,6 +183,11 @@ class _Child:
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
+
+
+def _refuse(sentence: str) -> int:
+    print(f"hub: {sentence}", file=sys.stderr)
+    return 1
 
 
 def _prepare_folder(folder: Path) -> None:
