@@ -17,6 +17,10 @@ from sqlalchemy import create_engine, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, sessionmaker
 
+# For connections that only send prepared statements on keyed rows. A plan made while a table was small would scan it
+# and be kept while the table grows, and planning anew each time costs as much as the statement.
+KEYED_PLANS = "-c plan_cache_mode=force_generic_plan -c enable_seqscan=off"
+
 # A connection that the network swallowed must fail, not hang: the client side of reliability.md F11.
 _CONNECT = {
     "connect_timeout": "5",
@@ -35,15 +39,16 @@ def connect(
     lock_timeout: float = 10.0,
     idle_timeout: float = 15.0,
     autocommit: bool = False,
+    options: str = "",
 ) -> psycopg.Connection[Any]:
-    """Open one connection of its own. Timeouts are seconds; 0 means none.
+    """Open one connection of its own. Timeouts are seconds; 0 means none. `options`: more of libpq's.
 
     `idle_timeout` ends a transaction whose client sleeps: it must stay below the lease, or a frozen worker could keep
     its job's row locked past the lease (reliability.md 0.1, finding 4).
     """
     # The settings travel as start-up options: a pooler in transaction mode would drop them after a SET.
-    options = (
-        f"-c statement_timeout={int(statement_timeout * 1000)} -c lock_timeout={int(lock_timeout * 1000)}"
+    options += (
+        f" -c statement_timeout={int(statement_timeout * 1000)} -c lock_timeout={int(lock_timeout * 1000)}"
         f" -c idle_in_transaction_session_timeout={int(idle_timeout * 1000)} -c timezone=UTC"
         " -c search_path=pg_catalog -c default_transaction_isolation=read\\ committed"
     )
@@ -60,15 +65,15 @@ class Database:
     """A pool of connections to one database, as one role.
 
     `size` is the most connections held at once; further callers wait up to 10 seconds, then get TimeoutError.
+    `options` as for `connect`.
     """
 
-    def __init__(self, url: str, *, application_name: str, size: int = 10, **timeouts: float) -> None:
+    def __init__(self, url: str, *, application_name: str, size: int = 10, **options: Any) -> None:
         self.url = url
         self.application_name = application_name
-        self._timeouts = timeouts
         self.engine = create_engine(
             "postgresql+psycopg://",
-            creator=lambda: connect(url, application_name=application_name, **timeouts),
+            creator=lambda: connect(url, application_name=application_name, **options),
             pool_size=size,
             max_overflow=0,
             pool_timeout=10,

@@ -109,46 +109,48 @@ UNTAGGED_PAGES = """
 """
 
 # The update compares the version with the one that `seen` read: whoever changed the page in between wins, and the page
-# is read again. Tags that the page already has are skipped without touching it.
+# is read again. A page that has the tags already is skipped without touching it. The page's tags are read as one array,
+# because a join could be planned as a scan of all tags of all pages.
 TAG_PAGE = """
-actor as materialized (
-    select m.role = 'admin' and m.enabled and p.enabled and w.enabled as allowed
-    from hub.membership m
-    join hub.person p on p.id = m.person_id
-    join hub.workspace w on w.id = m.workspace_id
-    where m.workspace_id = %(workspace_id)s and m.person_id = %(actor_id)s
-), seen as materialized (
-    select p.id, p.version, p.title
-    from fence, hub.page p
-    where p.id = %(page_id)s and p.course_id = %(course_id)s and (select allowed from actor)
-), missing as materialized (
-    select t.id from seen, hub.tag t
-    where t.id = any(%(tag_ids)s)
-      and not exists (select from hub.page_tag had where had.page_id = seen.id and had.tag_id = t.id)
-), room as materialized (
-    select (select count(*) from hub.page_tag had where had.page_id = %(page_id)s) + (select count(*) from missing)
-        <= %(most_tags)s as enough
+seen as materialized (
+    select
+        page.id, page.version, page.title, cardinality(had.tags) as had,
+        array(select wanted from unnest(%(tag_ids)s::uuid[]) wanted where wanted <> all (had.tags)) as missing,
+        coalesce((
+            select m.role = 'admin' and m.enabled and p.enabled and w.enabled
+            from hub.membership m
+            join hub.person p on p.id = m.person_id
+            join hub.workspace w on w.id = m.workspace_id
+            where m.workspace_id = %(workspace_id)s and m.person_id = %(actor_id)s
+        ), false) as allowed
+    from fence
+    left join hub.page on page.id = %(page_id)s and page.course_id = %(course_id)s
+    cross join lateral (
+        select coalesce(array_agg(h.tag_id), '{}') as tags from hub.page_tag h where h.page_id = %(page_id)s
+    ) had
 ), written as (
-    update hub.page p set version = p.version + 1, updated_at = statement_timestamp(), updated_by = %(actor_name)s
-    from seen, room
-    where p.id = seen.id and p.version = seen.version and room.enough and exists (select from missing)
-    returning p.id
+    update hub.page set
+        version = page.version + 1, updated_at = statement_timestamp(), updated_by = %(actor_name)s
+    from seen
+    where page.id = seen.id and page.version = seen.version
+      and seen.allowed and seen.missing <> '{}' and seen.had + cardinality(seen.missing) <= %(most_tags)s
+    returning page.id, seen.missing
 ), added as (
     insert into hub.page_tag (page_id, tag_id, job_id, added_by)
-    select written.id, missing.id, %(id)s, %(actor_name)s from written, missing
-    on conflict do nothing
+    select written.id, unnest(written.missing), %(id)s, %(actor_name)s from written
 ), outcome as materialized (
     select
-        (select count(*) from written)::integer as changed,
-        (seen.id is not null and not exists (select from missing))::integer as skipped,
+        (written.id is not null)::integer as changed,
+        (seen.id is not null and seen.allowed and seen.missing = '{}')::integer as skipped,
         case
-            when not coalesce((select allowed from actor), false) then 'actor_not_authorized'
+            when not seen.allowed then 'actor_not_authorized'
             when seen.id is null then 'page_missing'
-            when not (select enough from room) then 'too_many_tags'
-            when exists (select from missing) and not exists (select from written) then 'edit_conflict'
+            when seen.missing = '{}' or written.id is not null then null
+            when seen.had + cardinality(seen.missing) > %(most_tags)s then 'too_many_tags'
+            else 'edit_conflict'
         end as problem,
         coalesce(seen.title, '') as title
-    from fence left join seen on true
+    from seen left join written on true
 )
 """
 

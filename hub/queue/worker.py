@@ -16,7 +16,7 @@ import time
 from types import FrameType
 
 from hub.config import Settings
-from hub.db import Database, is_connection_loss
+from hub.db import KEYED_PLANS, Database, is_connection_loss
 from hub.queue import kind, store
 from hub.queue.execute import Execution
 from hub.queue.kind import STANDARD
@@ -43,6 +43,7 @@ class Worker:
             statement_timeout=settings.queue_lease / 2,
             lock_timeout=min(5.0, settings.queue_lease / 4),
             idle_timeout=settings.queue_lease / 4,
+            options=KEYED_PLANS,
         )
         self._keeper = LeaseKeeper(settings.database_url, lease=settings.queue_lease, renew=settings.queue_renew)
         self._wake = threading.Event()

@@ -1,0 +1,7 @@
+"""``python -m tests.bench``: everything that is measured."""
+
+import sys
+
+from tests.bench import tagging
+
+sys.exit(tagging.main())
