@@ -60,6 +60,7 @@ COMMON = {
     "form.save": "Save",
     "form.back": "Back",
     "form.required": "Fill this in.",
+    "form.yes_or_no": "Choose yes or no.",
     "form.choose": "Choose one of the list.",
     "form.text": "This must be text.",
     "form.long": "At most {most} characters.",
@@ -112,8 +113,13 @@ ERRORS = {
     "error.support_reason_required.title": "Why do you need to look?",
     "error.rate_limited": "There were too many tries in a short time. Nothing was done.",
     "error.schema_mismatch": "The database is not as this version of Hub needs it. Run `hub db upgrade`.",
+    "error.email_taken": "Somebody with the address {email} is here already. Nothing was changed.",
+    "error.slug_taken": "There is a workspace “{slug}” already. Nothing was changed.",
+    "error.already_member": "{email} is a member already. Nothing was changed.",
     "error.last_admin": "A workspace needs at least one admin. Nothing was changed.",
     "error.last_admin.title": "This is the last admin",
+    "error.no_workspace": "There is no workspace “{slug}”.",
+    "error.no_person": "There is no enabled person with the address {email}.",
     "error.retry_at": "You can try again at",
     "error.ask_admin": "Ask a workspace admin: {names}.",
     "error.to_start": "Go to the start page",
@@ -131,6 +137,17 @@ PEOPLE = {
     "signin.wrong_pair": "The e-mail or password is not right.",
     "signin.signed_out": "You have signed out.",
     "signin.help": "Forgotten your password? Ask an admin of your workspace.",
+    "cli.actor": "Command line",
+    "demo.workspace": "Demo",
+    "demo.course": "Getting to know Hub",
+    "demo.admin": "Ada Admin",
+    "demo.member": "Mia Member",
+    "demo.viewer": "Vera Viewer",
+    "demo.support": "Sam Support",
+    "demo.operator": "Olaf Operator",
+    "people.email.wrong": "Enter an e-mail address, like name@example.org.",
+    "people.slug.wrong": "Use 1 to 63 small letters, digits and hyphens, not beginning or ending with a hyphen.",
+    "people.password.length": "A password has {least} to {most} characters.",
     "workspaces.title": "Your workspaces",
     "workspaces.none": "You are not in any workspace yet. Ask the person who invited you.",
     "support.banner.label": "Support view",
@@ -152,6 +169,8 @@ COURSES = {
     "content.tag_long": "A tag has at most {most} characters.",
     "content.tag_many": "A page has at most {most} tags.",
     "content.tag_control": "A tag has no line ends and no control characters.",
+    "page.image": "[Picture: {description}]",
+    "page.image_bare": "[Picture]",
     "import.damaged": "{name} cannot be unpacked: the file is damaged.",
     "import.encrypted": "{name} is password protected.",
     "import.front_matter": "{name}: the front matter at its top is not valid YAML.",
@@ -165,6 +184,7 @@ COURSES = {
     "import.twice": "{name} is in the zip file twice.",
     "error.import_pages": "A course has at most {most} pages when it is imported. Nothing was imported.",
     "error.import_size": "The pages are more than {most} bytes together. Nothing was imported.",
+    "error.import_entries": "There are too many files in the zip file. Nothing was imported.",
     "error.not_a_zip": "The file must be a zip file.",
 }
 
@@ -539,6 +559,12 @@ def say(key: str, **values: Any) -> str:
 def has(key: str) -> bool:
     """Whether there are words for `key`."""
     return key in WORDS
+
+
+def refusal(code: str, status: int, data: dict[str, Any]) -> str:
+    """The sentence for a refused request: that of its code, else that of its HTTP status."""
+    key = f"error.{code}"
+    return say(key if key in WORDS else f"error.status.{status}", **data)
 
 
 def _shown(value: Any) -> Any:
