@@ -56,12 +56,7 @@ def install(app: Flask) -> None:
 
 def message(error: Refusal) -> str:
     """The sentence that tells a person what happened."""
-    key = f"error.{error.code}"
-    try:
-        return words.say(key if words.has(key) else f"error.status.{error.status}", **error.data)
-    except KeyError:
-        log.error("words of %s lack a value", key)
-        return words.say(f"error.status.{error.status}")
+    return words.refusal(error.code, error.status, error.data)
 
 
 def _refuse_nul() -> None:
