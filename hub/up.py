@@ -66,11 +66,12 @@ def run(settings: Settings) -> int:
                 settings = replace(settings, database_url=server.url(), migrate_database_url=server.url("hub_migrate"))
             if settings.migrate_database_url:
                 schema.upgrade(settings.migrate_database_url)
+            schema.check(settings.database_url)
             people = demo.ensure(settings.database_url, settings) if settings.env == "development" else None
             _supervise(settings, server, people, signals, stack)
     except HubError as error:
         return _refuse(str(error))
-    except psycopg.Error as error:
+    except psycopg.OperationalError as error:
         return _refuse(f"The database does not answer: {str(error).strip().splitlines()[0]}.")
     return 0
 

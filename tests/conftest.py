@@ -8,6 +8,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -166,6 +168,15 @@ def page(browser: Any) -> Iterator[Any]:
     context = browser.new_context(viewport={"width": 1280, "height": 800})
     yield context.new_page()
     context.close()
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """An empty folder with a space in its name that every account can reach, unlike pytest's own."""
+    folder = Path(tempfile.mkdtemp(prefix="hub test "))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,13 +16,10 @@ from tests.processes import ROOT, Program, until
 
 
 @pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder with a space in its name that every account can reach, unlike pytest's own."""
-    base = Path(tempfile.mkdtemp(prefix="hub test "))
-    base.chmod(0o755)
-    yield base / "pg"
-    postgres.destroy(base / "pg")
-    shutil.rmtree(base)
+def folder(open_folder: Path) -> Iterator[Path]:
+    """Where the server of a test lives."""
+    yield open_folder / "pg"
+    postgres.destroy(open_folder / "pg")
 
 
 @pytest.fixture
