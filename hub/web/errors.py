@@ -102,7 +102,7 @@ def _translated(error: Exception) -> Refusal:
 def _answer(error: Refusal) -> Response:
     if error.status >= 500:
         auth.without_database()
-    _audit(error)
+    record_refusal(error)
     response = _redirect(error) or _json(error) or _html(error)
     retry_after = getattr(error, "retry_after", None)
     if retry_after is not None:
@@ -163,7 +163,8 @@ def _admins(error: Refusal) -> list[str]:
         return workspace.admin_names(session, place.workspace.id, limit=3)
 
 
-def _audit(error: Refusal) -> None:
+def record_refusal(error: Refusal) -> None:
+    """Leave one event of a refusal that tells of somebody's wish; for views that show a refusal in their own page."""
     capacity = error.status == 429 and error.code != "rate_limited"
     if error.status not in (403, 409) and not capacity:
         return
