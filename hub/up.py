@@ -20,7 +20,6 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
@@ -86,10 +85,11 @@ def exec_web(settings: Settings) -> NoReturn:
 def web_module(settings: Settings) -> list[str]:
     """The module that serves the pages, and its arguments.
 
-    Each open stream holds a thread; 100 more answer ordinary requests. `hub.web.gunicorn` may hold gunicorn's hooks.
+    Each open stream holds a thread; 100 more answer ordinary requests. Gunicorn's hooks are in `hub.web.gunicorn`.
     """
     threads = settings.streams_per_process + 100
     options = {
+        "config": "python:hub.web.gunicorn",
         "worker-class": "gthread",
         "workers": settings.web_processes,
         "threads": threads,
@@ -100,10 +100,8 @@ def web_module(settings: Settings) -> list[str]:
         "chdir": ROOT,
         "log-level": "warning",
     }
-    hooks = ["--config=python:hub.web.gunicorn"] if find_spec("hub.web.gunicorn") else []
     return [
         "gunicorn",
-        *hooks,
         *(f"--{name}={value}" for name, value in options.items()),
         "--no-control-socket",
         "app:app",
