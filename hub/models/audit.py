@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import CheckConstraint, Index, text
+from sqlalchemy import CheckConstraint, ColumnElement, Index, Select, func, select, text, tuple_
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, Session, mapped_column
 from sqlalchemy.types import UserDefinedType
 
+from hub.errors import NotFound
 from hub.models.base import Base, time_column
+from hub.models.workspace import Workspace
 
 MAX_VALUE = 300
 
@@ -29,10 +31,16 @@ class Action:
 
     target: str
     fields: frozenset[str] = frozenset()
+    # Whether its values are ``[before, after]``.
+    compares: bool = False
 
 
 def _action(target: str, *fields: str) -> Action:
     return Action(target, frozenset(fields))
+
+
+def _change(target: str, *fields: str) -> Action:
+    return Action(target, frozenset(fields), compares=True)
 
 
 ACTIONS: dict[str, Action] = {
@@ -41,7 +49,7 @@ ACTIONS: dict[str, Action] = {
     "session.ended": _action("person", "sessions"),
     "request.refused": _action("request", "code", "attempted"),
     "member.added": _action("person", "role"),
-    "member.role_changed": _action("person", "role"),
+    "member.role_changed": _change("person", "role"),
     "member.enabled": _action("person"),
     "member.disabled": _action("person"),
     "person.added": _action("person", "staff"),
@@ -54,10 +62,10 @@ ACTIONS: dict[str, Action] = {
     "workspace.disabled": _action("workspace"),
     "course.created": _action("course", "title"),
     "course.imported": _action("course", "pages", "source"),
-    "course.renamed": _action("course", "title"),
+    "course.renamed": _change("course", "title"),
     "course.deleted": _action("course", "pages"),
     "page.created": _action("page", "title", "tags"),
-    "page.edited": _action("page", "title", "tags", "body_characters"),
+    "page.edited": _change("page", "title", "tags", "body_characters"),
     "page.deleted": _action("page"),
     "job.queued": _action("job", "kind", "subject", "tags", "pages", "total", "origin"),
     "job.cancel_requested": _action("job", "changed", "total"),
@@ -67,6 +75,8 @@ ACTIONS: dict[str, Action] = {
     "support.visited": _action("workspace", "reason"),
 }
 OUTCOMES = ("done", "refused", "failed")
+# What actions are filtered by: the part of their names before the dot.
+GROUPS = tuple(dict.fromkeys(name.partition(".")[0] for name in ACTIONS))
 
 
 @dataclass(frozen=True)
@@ -100,7 +110,9 @@ class Event(Base):
     __tablename__ = "event"
     __table_args__ = (
         CheckConstraint("outcome in ('done', 'refused', 'failed')", name="outcome"),
-        Index("event_workspace_id_idx", "workspace_id", "id"),
+        Index("event_workspace_id_at_idx", "workspace_id", "at", "id"),
+        Index("event_at_idx", "at", "id"),
+        Index("event_request_id_idx", "request_id"),
         Index("event_job_id_idx", "job_id", "id"),
         Index("event_target_idx", "target_kind", "target_id", "id"),
         Index("event_actor_id_idx", "actor_id", "id"),
@@ -125,6 +137,43 @@ class Event(Base):
     job_id: Mapped[int | None]
     # {field: value} or, for a change, {field: [before, after]}
     changes: Mapped[dict[str, Any]] = mapped_column(JSONB, server_default=text("'{}'"))
+
+    @property
+    def differences(self) -> list[tuple[str, Any, Any]]:
+        """Each field with its value before, which is None where nothing is compared, and after."""
+        compares = self.action in ACTIONS and ACTIONS[self.action].compares
+        return [
+            (name, *value) if compares and isinstance(value, list) and len(value) == 2 else (name, None, value)
+            for name, value in sorted(self.changes.items())
+        ]
+
+
+@dataclass(frozen=True)
+class Filters:
+    """What a list of events is narrowed to; empty and None mean no narrowing.
+
+    `who`: words in the actor's name, in any letter case, or the actor's id. `action`: an action, or a group of them.
+    `since` is inclusive, `until` exclusive.
+    """
+
+    who: str = ""
+    action: str = ""
+    outcome: str = ""
+    target_kind: str = ""
+    target_id: str = ""
+    job_id: int | None = None
+    request_id: str = ""
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An event with the workspace it happened in, as that is called now; some events happen in none."""
+
+    event: Event
+    slug: str | None
+    workspace: str | None
 
 
 def record(
@@ -170,6 +219,94 @@ def record(
         },
     ).scalar_one()
     return event_id
+
+
+def entries(
+    session: Session,
+    workspace_id: uuid.UUID | None,
+    filters: Filters,
+    *,
+    before: tuple[datetime, int] | None = None,
+    limit: int = 50,
+) -> list[Entry]:
+    """Events newest first, at most `limit`, those behind `before` (a time and an id).
+
+    `workspace_id` None means all workspaces and what happened in none: for staff only.
+    """
+    query = _entries(workspace_id).where(*_conditions(filters)).order_by(Event.at.desc(), Event.id.desc())
+    if before is not None:
+        query = query.where(tuple_(Event.at, Event.id) < tuple_(*before))
+    return [Entry(*row) for row in session.execute(query.limit(limit))]
+
+
+def find(session: Session, workspace_id: uuid.UUID | None, event_id: int) -> Entry:
+    """One event, of this workspace unless `workspace_id` is None. Raises NotFound."""
+    row = session.execute(_entries(workspace_id).where(Event.id == event_id)).one_or_none()
+    if row is None:
+        raise NotFound()
+    return Entry(*row)
+
+
+def neighbours(session: Session, event: Event) -> tuple[int | None, int | None]:
+    """The ids of the earlier and the later event of the same target; None where there is none."""
+    if event.target_id is None:
+        return None, None
+    same = (
+        Event.workspace_id.is_not_distinct_from(event.workspace_id),
+        Event.target_kind == event.target_kind,
+        Event.target_id == event.target_id,
+    )
+    earlier = select(func.max(Event.id)).where(*same, Event.id < event.id).scalar_subquery()
+    later = select(func.min(Event.id)).where(*same, Event.id > event.id).scalar_subquery()
+    row = session.execute(select(earlier, later)).one()
+    return row[0], row[1]
+
+
+def timeline(
+    session: Session,
+    workspace_id: uuid.UUID,
+    *,
+    target_kind: str = "",
+    target_id: object = None,
+    job_id: int | None = None,
+    limit: int = 50,
+) -> list[Event]:
+    """The history of one thing: of a job oldest first, as a story; of anything else newest first. At most `limit`."""
+    query = select(Event).where(Event.workspace_id == workspace_id)
+    if job_id is not None:
+        query = query.where(Event.job_id == job_id).order_by(Event.id)
+    else:
+        query = query.where(Event.target_kind == target_kind, Event.target_id == str(target_id))
+        query = query.order_by(Event.id.desc())
+    return list(session.scalars(query.limit(limit)))
+
+
+def _entries(workspace_id: uuid.UUID | None) -> Select[Event, str, str]:
+    query = select(Event, Workspace.slug, Workspace.name).outerjoin(Workspace, Workspace.id == Event.workspace_id)
+    return query if workspace_id is None else query.where(Event.workspace_id == workspace_id)
+
+
+def _conditions(filters: Filters) -> list[ColumnElement[bool]]:
+    conditions: list[ColumnElement[bool]] = []
+    if filters.who:
+        conditions.append(_by(filters.who))
+    if filters.action:
+        names = [name for name in ACTIONS if filters.action in (name, name.partition(".")[0])]
+        conditions.append(Event.action.in_(names))
+    if filters.since is not None:
+        conditions.append(Event.at >= filters.since)
+    if filters.until is not None:
+        conditions.append(Event.at < filters.until)
+    equal = ("outcome", "target_kind", "target_id", "job_id", "request_id")
+    conditions += [getattr(Event, name) == getattr(filters, name) for name in equal if getattr(filters, name)]
+    return conditions
+
+
+def _by(who: str) -> ColumnElement[bool]:
+    try:
+        return Event.actor_id == uuid.UUID(who)
+    except ValueError:
+        return func.strpos(func.lower(Event.actor_name), func.lower(who)) > 0
 
 
 def _bounded(value: Any) -> Any:

@@ -43,7 +43,9 @@ def upgrade() -> None:
     op.create_index("event_actor_id_idx", "event", ["actor_id", "id"], unique=False, schema="audit")
     op.create_index("event_job_id_idx", "event", ["job_id", "id"], unique=False, schema="audit")
     op.create_index("event_target_idx", "event", ["target_kind", "target_id", "id"], unique=False, schema="audit")
-    op.create_index("event_workspace_id_idx", "event", ["workspace_id", "id"], unique=False, schema="audit")
+    op.create_index("event_workspace_id_at_idx", "event", ["workspace_id", "at", "id"], unique=False, schema="audit")
+    op.create_index("event_at_idx", "event", ["at", "id"], unique=False, schema="audit")
+    op.create_index("event_request_id_idx", "event", ["request_id"], unique=False, schema="audit")
     op.create_table(
         "person",
         sa.Column("id", sa.Uuid(), nullable=False),
