@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import uuid
 from dataclasses import dataclass
@@ -133,3 +134,8 @@ def run(database: Database, statement: str, **values: Any) -> None:
     """Execute and commit a statement."""
     with database.transaction() as session:
         session.execute(text(statement), values)
+
+
+def with_limits(settings: Settings, **limits: Any) -> Settings:
+    """The settings with other limits, as ``jobs_max_pending_per_actor=1``."""
+    return dataclasses.replace(settings, **limits)
