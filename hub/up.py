@@ -41,6 +41,8 @@ MARGIN = 5.0
 # A process killed with its parent a moment ago may still hold the port.
 PORT_PATIENCE = 3.0
 LONGEST_PAUSE = 30.0
+# Before Hub was ever ready, so many early ends mean that something is wrong which waiting does not mend.
+TRIES_TO_START = 4
 STEADY = 60.0
 
 
@@ -144,6 +146,7 @@ class _Child:
     pause: float = 0.5
     started: float = 0.0
     due: float = 0.0
+    ends: int = 0
 
     def ensure_running(self) -> None:
         """Start the process if it is not there; after a death wait first, longer each time it dies young."""
@@ -154,7 +157,7 @@ class _Child:
                 f"hub: {self.name} ended with code {self.process.returncode}; again in {self.pause:g} s",
                 file=sys.stderr,
             )
-            self.process, self.due = None, now + self.pause
+            self.process, self.due, self.ends = None, now + self.pause, self.ends + 1
         if self.process is None and now >= self.due:
             self.started = now
             self.process = subprocess.Popen(
@@ -287,6 +290,8 @@ def _supervise(
             _keep_alive(server)
         for child in (web, worker):
             child.ensure_running()
+            if not told and child.ends >= TRIES_TO_START:
+                raise StartError(f"The {child.name} process does not start; what it said stands above.")
         if not told and _answers(settings.bind):
             _tell(settings, people)
             told = True

@@ -131,7 +131,7 @@ class WebServer(Program):
 class Worker(Program):
     """A `hub worker` with the given lanes; ready when made."""
 
-    READY = r"worker (is )?ready|\"ready\""
+    READY = "worker ready"
 
     def __init__(self, environ: Mapping[str, str], lanes: str = "workspace.jobs=2") -> None:
         super().__init__([sys.executable, "-m", "hub", "worker", "--lanes", lanes], environ)
