@@ -107,7 +107,8 @@ update queue.worker set stopped_at = statement_timestamp() where id = :id and st
 with recursive due as materialized (
     select id, state, claim, attempt, max_attempts, started_at, cancel_requested_at,
            changed + skipped + failed as done,
-           case when deadline_at <= statement_timestamp() then 'deadline_passed' else 'worker_lost' end as cause
+           -- Renewal keeps a lease up to the deadline; a lease that ended before it was renewed no more.
+           case when again_at >= deadline_at then 'deadline_passed' when state = 'running' then 'worker_lost' end as cause
     from queue.job
     where queue = :queue and again_at <= statement_timestamp() and kind = any(:kinds)
     order by again_at
