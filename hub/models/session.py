@@ -90,6 +90,12 @@ def end(session: Session, session_id: uuid.UUID) -> None:
     session.execute(delete(SignIn).where(SignIn.id == session_id))
 
 
+def end_own(session: Session, person_id: uuid.UUID, session_id: uuid.UUID) -> bool:
+    """End one session if it is this person's; returns whether it was."""
+    query = delete(SignIn).where(SignIn.id == session_id, SignIn.person_id == person_id)
+    return session.execute(query.returning(SignIn.id)).one_or_none() is not None
+
+
 def end_others(session: Session, person_id: uuid.UUID, keep: uuid.UUID | None) -> int:
     """End all other sessions of a person, as after a change of password; returns how many."""
     query = delete(SignIn).where(SignIn.person_id == person_id)

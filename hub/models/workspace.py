@@ -6,7 +6,7 @@ import re
 import uuid
 from datetime import datetime
 
-from sqlalchemy import CheckConstraint, ForeignKey, Index, and_, func, select, text
+from sqlalchemy import CheckConstraint, ForeignKey, Index, and_, func, select, text, tuple_
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from hub.models.base import Base, id_column, time_column, version_column
@@ -139,3 +139,12 @@ def of_person(session: Session, person_id: uuid.UUID) -> list[tuple[Workspace, s
         .order_by(Workspace.name, Workspace.id)
     )
     return [(workspace, role) for workspace, role in rows]
+
+
+def not_of_person(session: Session, person_id: uuid.UUID, after: tuple[str, str] | None, limit: int) -> list[Workspace]:
+    """Enabled workspaces that the person is no enabled member of, by name, from behind `after` (name and slug)."""
+    inside = select(Membership.workspace_id).where(Membership.person_id == person_id, Membership.enabled)
+    query = select(Workspace).where(Workspace.enabled, Workspace.id.not_in(inside))
+    if after is not None:
+        query = query.where(tuple_(Workspace.name, Workspace.slug) > after)
+    return list(session.scalars(query.order_by(Workspace.name, Workspace.slug).limit(limit)))

@@ -24,7 +24,7 @@ from hub.models.person import Person
 from hub.models.session import Visitor
 from hub.models.workspace import Workspace
 from hub.web import headers
-from hub.web.state import database
+from hub.web.state import database, settings
 
 COOKIE = "hub"
 
@@ -123,19 +123,6 @@ def enter(db_session: Session, slug: str, action: str) -> Place:
     return place
 
 
-def still_allowed(db_session: Session, place: Place, action: str) -> bool:
-    """Whether session and right of `place` still hold now: what an open stream asks at each beat."""
-    visitor = session.get(db_session, place.session_id)
-    if visitor is None:
-        return False
-    found, membership = workspace.find_for(db_session, place.workspace.slug, place.person.id)
-    if found is None or not found.enabled:
-        return False
-    if membership is not None and membership.enabled:
-        return permission.may(membership.role, action)
-    return visitor.person.staff == "support" and place.role == "support" and place.may(action)
-
-
 def actor(person: Person | None, kind: str = "person") -> audit.Actor:
     """The current request's actor for the audit trail; without a person, somebody unknown."""
     return audit.Actor(
@@ -214,11 +201,28 @@ def is_passive() -> bool:
     return _marked("passive")
 
 
-def begin_session(token: str, visitor: Visitor) -> None:
-    """Give the browser the session of `token`, and nothing from before: a fresh CSRF token too."""
+def start_session(db_session: Session, person: Person) -> SignedIn:
+    """A new session row for this browser; `begin_session` hands it over once the row is committed."""
+    token, row = session.start(
+        db_session,
+        person,
+        idle=settings().session_idle,
+        absolute=settings().session_absolute,
+        address=request.remote_addr or "",
+        user_agent=request.headers.get("User-Agent", ""),
+    )
+    visitor = session.get(db_session, row.id)
+    if visitor is None:
+        # Disabled a moment ago.
+        raise Unauthenticated
+    return SignedIn(token, visitor)
+
+
+def begin_session(signed_in: SignedIn) -> None:
+    """Give the browser this session, and nothing from before: a fresh CSRF token too."""
     end_session()
     flask.session.permanent = True
-    login_user(SignedIn(token, visitor))
+    login_user(signed_in)
 
 
 def end_session() -> None:

@@ -46,8 +46,10 @@ def sign_in() -> Response:
     if not person.check_password(found, password) or found is None or not found.enabled:
         return _refused(found, email, target)
     with database().transaction() as db_session:
-        token, visitor = _begin(db_session, found, password)
-    auth.begin_session(token, visitor)
+        signed_in = auth.start_session(db_session, found)
+        person.refresh_hash(db_session, found, password)
+        _record(db_session, "session.signed_in", found)
+    auth.begin_session(signed_in)
     if respond.wants_json():
         return respond.as_json({"id": found.id, "email": found.email, "name": found.name})
     return respond.see_other(_landing(found, target))
@@ -59,14 +61,7 @@ def sign_out() -> Response:
     visitor = auth.require_visitor()
     with database().transaction() as db_session:
         session.end(db_session, visitor.session_id)
-        audit.record(
-            db_session,
-            "session.ended",
-            actor=auth.actor(visitor.person),
-            workspace_id=None,
-            target_id=visitor.person.id,
-            target_name=visitor.person.name,
-        )
+        _record(db_session, "session.ended", visitor.person)
     auth.end_session()
     if respond.wants_json():
         return respond.as_json({})
@@ -126,29 +121,15 @@ def _refused(found: Person | None, email: str, target: str | None) -> Response:
     return _form(target, email, errors, 422)
 
 
-def _begin(db_session: Session, found: Person, password: str) -> tuple[str, session.Visitor]:
-    token, row = session.start(
-        db_session,
-        found,
-        idle=settings().session_idle,
-        absolute=settings().session_absolute,
-        address=request.remote_addr or "",
-        user_agent=request.headers.get("User-Agent", ""),
-    )
-    person.refresh_hash(db_session, found, password)
+def _record(db_session: Session, action: str, found: Person) -> None:
     audit.record(
         db_session,
-        "session.signed_in",
+        action,
         actor=auth.actor(found),
         workspace_id=None,
         target_id=found.id,
         target_name=found.name,
     )
-    visitor = session.get(db_session, row.id)
-    if visitor is None:
-        # Disabled between the two transactions.
-        raise Invalid({"email": words.say("signin.wrong_pair")}, "wrong_pair")
-    return token, visitor
 
 
 def _landing(found: Person, target: str | None) -> str:
