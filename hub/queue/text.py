@@ -6,16 +6,21 @@ import re
 
 MAX_ERROR = 2000
 
-# Anything that looks like a secret in an error's text is masked: passwords in addresses, keys, tokens.
+# Anything that looks like a secret in an error's text is masked: passwords in addresses, keys, tokens, signatures.
 _SECRETS = re.compile(
-    r"(?i)(://[^:/@\s]+:)[^@/\s]+(@)|((?:password|passwd|secret|token|api[_-]?key|authorization)['\"]?\s*[=:]\s*)\S+"
+    r"""(?ix)
+    (?P<address> ://[^:/@\s]*: ) \S+ (?=@)
+    | (?P<name> (?: password | passwd | secret | token | api[_-]?key | authorization | \bsig ) ['"]?\s*[=:]\s* )
+      (?: (?:bearer|basic)\s+ )? \S+
+    | (?P<scheme> \bbearer\s+ ) [\w.~+/=-]{8,}
+    """
 )
 
 
 def clean(text: str, most: int = MAX_ERROR) -> str:
     """`text` without NUL, lone surrogates and what looks like a secret, cut to `most` characters with a mark."""
     text = text.encode("utf-8", "replace").decode("utf-8").replace("\x00", "\N{REPLACEMENT CHARACTER}")
-    text = _SECRETS.sub(lambda m: f"{m[1]}***{m[2]}" if m[1] else f"{m[3]}***", text[: most * 4])
+    text = _SECRETS.sub(lambda found: f"{found['address'] or found['name'] or found['scheme']}***", text[: most * 4])
     return text if len(text) <= most else text[: most - 2] + " …"
 
 
