@@ -117,6 +117,8 @@ def enter(db_session: Session, slug: str, action: str) -> Place:
         role, reason = "support", _stated_reason(db_session, visitor, found)
     else:
         raise NotFound
+    # A rollback, as after any refusal, would empty the row, and the error's own page shows the workspace's name.
+    db_session.expunge(found)
     g.place = place = _place(visitor, found, role, reason)
     if not place.may(action):
         raise Forbidden(action=action)
