@@ -46,7 +46,7 @@ limit :most;
 -- name: newer
 -- How many of a workspace's jobs are newer than one, counted up to 100 (request_list).
 select count(*) as count
-from (select from queue.request r where r.workspace_id = :workspace and r.job_id > :job limit 100) as some;
+from (select from queue.request r where r.workspace_id = :workspace and r.job_id > :job limit 100) as bounded;
 
 -- name: counts
 -- How many of a workspace's jobs are in which state under the filters but for that of state, counted up to a bound
@@ -72,7 +72,7 @@ from (
       and (:until::timestamptz is null or r.created_at < :until)
       and (not :problems or j.failed > 0)
     limit :most
-) as some
+) as bounded
 group by bucket;
 
 -- name: attempts
@@ -113,4 +113,4 @@ from (
     where j.queue = :queue and j.state = 'queued' and j.again_at is null
       and (j.priority, j.id) < (:priority::smallint, :job::bigint)
     limit 1000
-) as some;
+) as bounded;
