@@ -11,7 +11,8 @@ import psycopg
 import pytest
 
 from hub import postgres
-from hub.postgres import PostgresError, Server
+from hub.postgres import PostgresError, Server, programs
+from hub.postgres.account import Account, can_reach
 from tests.processes import ROOT, Program, until
 
 
@@ -166,9 +167,9 @@ def test_a_tied_server_ends_when_the_process_that_started_it_is_killed(folder: P
     )
     program = Program([sys.executable, "-c", code, folder, os.environ.get("HUB_PG_BIN", "")], {})
     program.await_line("started")
-    pid = int((folder / "data" / "postmaster.pid").read_text().split()[0])
+    assert postgres.existing(folder).alive()
     program.kill()
-    until(lambda: not postgres._is_postgres(pid, folder / "data"))
+    until(lambda: not postgres.existing(folder).alive())
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -193,7 +194,7 @@ class TestAsRoot:
     def test_programs_that_user_cannot_reach_are_copied(
         self, start: Callable[..., Server], folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        wheel = postgres._wheel()
+        wheel = programs.wheel_folder()
         if wheel is None or os.environ.get("HUB_PG_BIN"):
             pytest.skip("needs the programs of the wheel")
         closed = folder.parent / "closed"
@@ -202,7 +203,7 @@ class TestAsRoot:
         for source in (package / "pginstall", package.with_name(f"{package.name}.libs")):
             target = closed / source.relative_to(package.parent)
             shutil.copytree(source, target, symlinks=True)
-        monkeypatch.setattr(postgres, "_wheel", lambda: closed / package.name / "pginstall" / "bin")
+        monkeypatch.setattr(programs, "wheel_folder", lambda: closed / package.name / "pginstall" / "bin")
         server = start()
         write(server, 1)
         assert server.programs.is_relative_to(server.home)
@@ -212,7 +213,7 @@ class TestAsRoot:
         folder.mkdir()
         os.chown(folder, 65534, 65534)
         reachable = shutil.which("python3", path="/usr/bin")
-        if reachable is None or not postgres._can_reach(ROOT, postgres.Account(65534, 65534)):
+        if reachable is None or not can_reach(ROOT, Account(65534, 65534)):
             pytest.skip("needs a checkout and a Python that an ordinary user can reach")
         site = next(path for path in sys.path if path.endswith("site-packages"))
         subprocess.run(

@@ -50,8 +50,7 @@ def running(up: Callable[..., Program]) -> Program:
 
 def database(open_folder: Path) -> Server:
     """The server that `hub up` runs, for looking at it."""
-    account = postgres._account(open_folder / "var" / "pg")
-    return Server(open_folder / "var" / "pg", Path("unused"), account, fast=False, tied=False)
+    return postgres.existing(open_folder / "var" / "pg")
 
 
 def children(program: Program) -> dict[str, int]:
@@ -99,7 +98,7 @@ def test_what_dies_is_started_again(running: Program, open_folder: Path) -> None
     for pid in before.values():
         os.kill(pid, signal.SIGKILL)
     until(lambda: len(now := children(running)) == 3 and not set(now.values()) & set(before.values()))
-    until(lambda: database(open_folder)._status() == "ready")
+    until(lambda: database(open_folder).status() == "ready")
     with psycopg.connect(database(open_folder).url()) as connection:
         assert connection.execute("select count(*) > 0 from hub.person").fetchone() == (True,)
     assert running.terminate() == 0
