@@ -83,9 +83,7 @@ def sign_in(client: Any, database: Database, person: Person) -> str:
     """Sign the person in with a test client; returns the CSRF token of the new session."""
     factories.run(database, "update hub.person set password_hash = :hash where id = :id", hash=_hash(), id=person.id)
     token = csrf_token(client.get("/sign-in").text)
-    answer = client.post(
-        "/sign-in", json={"email": person.email, "password": PASSWORD}, headers={"X-CSRFToken": token}
-    )
+    answer = client.post("/sign-in", json={"email": person.email, "password": PASSWORD}, headers={"X-CSRFToken": token})
     assert answer.status_code == 200, answer.text
     return csrf_token(client.get("/account").text)
 
