@@ -118,16 +118,30 @@ def driver(session: Session) -> psycopg.Connection[Any]:
     return connection
 
 
-def is_connection_loss(error: BaseException) -> bool:
+# Classes of SQLSTATE that tell of the server or the way to it, not of the statement: connection, resources (disk full,
+# too many connections), shutdown, input and output.
+_OUTAGES = ("08", "53", "57P", "58", "25P03")
+
+
+def is_connection_loss(error: BaseException | None) -> bool:
     """Whether an error means that the database is away for now, rather than that the statement was wrong."""
     if isinstance(error, DBAPIError):
-        return error.connection_invalidated or is_connection_loss(error.orig) if error.orig else True
+        return error.connection_invalidated or error.orig is None or is_connection_loss(error.orig)
     if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
         # A demoted primary answers reads; writing to it must look like an outage (reliability.md F15).
         return True
-    if isinstance(error, (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable)):
-        return False
+    if isinstance(error, psycopg.Error) and error.sqlstate:
+        return error.sqlstate.startswith(_OUTAGES)
     return isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
+
+
+# Another's lock or a deadlock: nothing was written, and the same may succeed a moment later.
+CONFLICTS = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
+
+
+def is_conflict(error: BaseException | None) -> bool:
+    """Whether a statement failed only because of what others were doing."""
+    return isinstance(error.orig if isinstance(error, DBAPIError) else error, CONFLICTS)
 
 
 def count_statements(database: Database) -> list[str]:

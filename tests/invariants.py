@@ -78,7 +78,8 @@ RULES: dict[str, tuple[str, str]] = {
         """
         select * from (
             select job_id, workspace_id, count(*) over (
-                partition by workspace_id order by created_at range between interval '24 hours' preceding and current row
+                partition by workspace_id order by created_at
+                range between interval '24 hours' preceding and current row
             ) as in_a_day
             from $request
         ) counted where in_a_day > %(per_day)s
@@ -226,7 +227,7 @@ HISTORY: dict[str, tuple[str, str]] = {
             ('running', 'succeeded'), ('running', 'failed'), ('running', 'cancelled'), ('queued', 'cancelled'),
             ('queued', 'queued')
         ) or (old_state is null and new_state <> 'queued')
-          or (old_state = 'queued' and new_state = 'queued' and not setting_up)
+          or (old_state = 'queued' and new_state = 'queued' and visible)
         """,
     ),
     "C2": (

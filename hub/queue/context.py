@@ -9,14 +9,12 @@ from uuid import UUID
 
 import psycopg
 
-from hub.db import Database
+from hub.db import CONFLICTS, Database
 from hub.queue import store
 from hub.queue.job import Cancelled, Claimed, LeaseLost, Stopped
 from hub.queue.lease import Held, LeaseKeeper
 
 CHUNK = 1000
-# What another writer's lock or a deadlock looks like: the item was not touched and may be tried again.
-CONFLICTS = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
 
 _composed = lru_cache(maxsize=None)(store.compose_step)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import random
 import threading
@@ -12,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from hub import log as logs
 from hub.config import Settings
-from hub.db import Database, driver, is_connection_loss
+from hub.db import Database, driver, is_conflict, is_connection_loss
 from hub.queue import backoff, kind, store, text
 from hub.queue.context import Context
 from hub.queue.job import Cancelled, Claimed, Ended, Fail, Interrupted, LeaseLost
@@ -50,19 +51,19 @@ class Execution:
                 self._keeper.drop(self.held)
 
     def _through_outages(self, attempt: Callable[[], None]) -> None:
-        """Call `attempt` again after an outage of the database for as long as the lease holds.
+        """Call `attempt` again after an outage of the database or another's lock, for as long as the lease holds.
 
-        The database being away is not the job's failure, so it costs no attempt. What was in doubt when the connection
-        broke is read again under the same claim.
+        Neither is the job's failure, so it costs no attempt. What was in doubt when the connection broke is read again
+        under the same claim.
         """
         while True:
             try:
                 attempt()
                 return
             except Exception as error:
-                if not is_connection_loss(error):
+                if not _passes(error):
                     raise
-                log.warning("database away: %s", type(error).__name__)
+                log.warning("database away or busy: %s", type(error).__name__)
                 self._pause.wait(random.uniform(0.2, 0.6))
                 if self.held.is_lost():
                     raise LeaseLost from error
@@ -97,8 +98,9 @@ class Execution:
             raise
         except Fail as failure:
             self._end(declared, "failed", code=failure.code)
-        except Exception as error:
-            if is_connection_loss(error):
+        except (Exception, SystemExit) as error:
+            # SystemExit: what a handler calls may want to end the process, which is not its own.
+            if _passes(error):
                 raise
             log.exception("attempt failed")
             self._failed(declared, text.describe(error))
@@ -110,9 +112,17 @@ class Execution:
         args = declared.args.model_validate(self.job.args)
         with self._database.autocommit() as connection:
             context.use(connection)
-            return declared.run(context, args)
+            result = declared.run(context, args)
+            if result is not None:
+                # A result that the database cannot hold is the handler's failure: found here, not when it is recorded.
+                connection.execute("select %s::jsonb", [json.dumps(result)])
+            return result
 
     def _failed(self, declared: Kind, error: str) -> None:
+        self._reread()
+        if self.job.cancelled:
+            self._end(declared, "cancelled")
+            return
         if self.job.attempt >= self.job.max_attempts:
             self._end(declared, "failed", code="handler_failed", error=error, dead=True)
             return
@@ -162,6 +172,10 @@ class Execution:
         log.info("job %s", state, extra={"code": values.get("code")})
 
 
+def _passes(error: BaseException) -> bool:
+    return is_connection_loss(error) or is_conflict(error)
+
+
 class _ClosingFailed(Exception):
     """A closing hook raised."""
 
@@ -172,6 +186,6 @@ def _close(declared: Kind, session: Session, ended: Ended) -> None:
         with session.begin_nested():
             declared.closing(session, ended)
     except Exception as error:
-        if is_connection_loss(error):
+        if _passes(error):
             raise
         raise _ClosingFailed from error

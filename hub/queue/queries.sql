@@ -105,8 +105,8 @@ update queue.worker set stopped_at = statement_timestamp() where id = :id and st
 -- fresh ones by priority, then from the workspace with the fewest running jobs, then by age. The limits are written in
 -- as literals, because a parameter there makes the generic plan read the whole table.
 with recursive due as materialized (
-    select id, state, claim, attempt, max_attempts, started_at, cancel_requested_at,
-           changed + skipped + failed as done,
+    select id, state, claim, attempt, max_attempts, started_at, changed + skipped + failed as done,
+           cancel_requested_at is not null and (total is null or changed + skipped + failed < total) as cancelled,
            -- Renewal keeps a lease up to the deadline; a lease that ended before it was renewed no more.
            case when again_at >= deadline_at then 'deadline_passed' when state = 'running' then 'worker_lost' end as cause
     from queue.job
@@ -156,7 +156,7 @@ with recursive due as materialized (
     for no key update skip locked
 ), chosen as (
     select id, 0 as line, cause, state = 'running' and attempt >= max_attempts as used_up,
-           cancel_requested_at is not null as cancelled
+           cancelled
     from due
     union all
     select id, 1, null, false, false from fresh
@@ -167,7 +167,7 @@ with recursive due as materialized (
         state = 'running',
         claim = :claim,
         attempt = j.attempt + case when c.used_up or c.cancelled then 0 else 1 end,
-        closing_tries = j.closing_tries + case when c.used_up or c.cancelled then 1 else 0 end,
+        closing_tries = least(j.closing_tries + case when c.used_up or c.cancelled then 1 else 0 end, 1000),
         started_at = statement_timestamp(),
         done_before = j.changed + j.skipped + j.failed,
         progressed_at = null,
@@ -208,8 +208,9 @@ where id = :id and claim = :claim and state = 'running' and deadline_at > statem
 returning extract(epoch from again_at - statement_timestamp())::float8 as good_for;
 
 -- name: held
--- What stands of a claimed job now; no row if the claim is lost.
-select changed, skipped, failed, total, cancel_requested_at is not null as cancelled
+-- What stands of a claimed job now, and whether a cancel request came while items were left; no row if the claim is lost.
+select changed, skipped, failed, total,
+       cancel_requested_at is not null and (total is null or changed + skipped + failed < total) as cancelled
 from queue.job where id = :id and claim = :claim and state = 'running';
 
 -- name: worklist_chunk

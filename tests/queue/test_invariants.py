@@ -94,8 +94,8 @@ CHANGES = {
     "C4": "update queue.job set changed = changed - 1, version = version + 1 where id = {ended}",
     "C6": "update queue.job set cancel_requested_at = now(), version = version + 1 where id = {live}; "
     "update queue.job set cancel_requested_at = null, version = version + 1 where id = {live}",
-    "D2": "update queue.job set state = 'running', claim = 7, again_at = now(), deadline_at = now(), started_at = now(),"
-    " version = version + 1 where id = {live}; "
+    "D2": "update queue.job set state = 'running', claim = 7, again_at = now(), deadline_at = now(),"
+    " started_at = now(), version = version + 1 where id = {live}; "
     "update queue.job set state = 'queued', claim = null, version = version + 1 where id = {live}; "
     "update queue.job set state = 'running', claim = 7, version = version + 1 where id = {live}",
     "D9": "update queue.job set cancel_requested_at = now(), version = version + 1 where id = {live}; "
