@@ -16,11 +16,21 @@ from hub.web import auth, headers, respond
 
 THEME_COOKIE = "hub_theme"
 THEMES = ("light", "dark")
+# The first mark that occurs in a User-Agent decides: most browsers also name those that they descend from.
+BROWSERS = (("Edg", "Edge"), ("OPR/", "Opera"), ("Firefox/", "Firefox"), ("Chrom", "Chrome"), ("Safari/", "Safari"))
+SYSTEMS = (
+    ("Android", "Android"),
+    ("iPhone", "iPhone"),
+    ("iPad", "iPad"),
+    ("Windows", "Windows"),
+    ("Mac OS", "macOS"),
+    ("Linux", "Linux"),
+)
 
 
 def install(app: Flask) -> None:
     """Give templates of `app` their filters and globals."""
-    app.jinja_env.filters.update(when=when, when_exact=when_exact, number=number, iso=respond.iso)
+    app.jinja_env.filters.update(when=when, when_exact=when_exact, number=number, iso=respond.iso, browser=browser)
     app.jinja_env.globals.update(
         t=words.say, has_words=words.has, asset=asset, viewer_zone=viewer_zone, now=now, theme=theme
     )
@@ -67,6 +77,15 @@ def theme() -> str:
     """The colours that this browser chose: light, dark, or empty for the system's."""
     chosen = request.cookies.get(THEME_COOKIE, "")
     return chosen if chosen in THEMES else ""
+
+
+def browser(user_agent: str) -> str:
+    """A browser in a few words, ``Firefox on Windows``; for others the beginning of what they say of themselves."""
+    name = next((name for mark, name in BROWSERS if mark in user_agent), "")
+    system = next((name for mark, name in SYSTEMS if mark in user_agent), "")
+    if name and system:
+        return words.say("account.sessions.browser_on", browser=name, system=system)
+    return name or user_agent[:60]
 
 
 def asset(path: str) -> str:
