@@ -173,12 +173,16 @@ def per_page(samples: list[tuple[int, float]], start: int, end: int) -> float:
 def cpu_seconds(bench: Bench, worker: Worker) -> float:
     """Processor time so far of the worker and of every server process but this bench's own."""
     own = factories.rows(bench.database, "select pid from pg_catalog.pg_stat_activity where application_name = 'bench'")
-    children = set(children_of(bench.server.pid)) - {row.pid for row in own}
+    children = set(children_of(parent_of(own[0].pid))) - {row.pid for row in own}
     return sum(cpu_of(pid) for pid in [*children, worker.pid])
 
 
 def children_of(pid: int) -> list[int]:
     return [int(entry) for entry in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def cpu_of(pid: int) -> float:
