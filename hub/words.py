@@ -107,6 +107,13 @@ ERRORS = {
     "error.csrf_failed.title": "This page was open for too long",
     "error.cross_site": "The request came from another site. Nothing was changed.",
     "error.wrong_content_type": "Send a form or JSON. Nothing was changed.",
+    "error.forbidden.title": "You cannot {what} in {workspace}",
+    "action.workspace.see": "look around",
+    "action.page.read": "read pages",
+    "action.course.edit": "change courses and pages",
+    "action.job.start": "start or stop jobs",
+    "action.audit.read": "read the audit trail",
+    "action.members.manage": "manage members",
     "error.unauthenticated": "You have been signed out, or were not signed in. Jobs keep running. Sign in to go on.",
     "error.unauthenticated.title": "You have been signed out",
     "error.wrong_pair": "The e-mail or password is not right.",
@@ -300,8 +307,8 @@ COURSES = {
     "courses.new.name": "Title",
     "courses.new.button": "Create course",
     "courses.new.import": "Import a zip file",
-    "courses.new.import.lead": "Each Markdown file (.md) in it becomes a page. SUMMARY.md gives the order if there is one;"
-    " otherwise the file names do. At most 5,000 pages.",
+    "courses.new.import.lead": "Each Markdown file (.md) in it becomes a page. SUMMARY.md gives the order if there is"
+    " one; otherwise the file names do. At most 5,000 pages.",
     "courses.new.file": "Zip file",
     "courses.new.import.button": "Import course",
     "courses.created": "The course “{title}” was created.",
@@ -376,8 +383,8 @@ COURSES = {
     "pages.delete.keep": "Keep it",
     "pages.conflict.title": "{name} changed this page while you were writing",
     "pages.conflict.title.nobody": "This page was changed while you were writing",
-    "pages.conflict.lead": "Your change was not saved, and nothing you typed is lost. Below are both versions. Put together"
-    " what should stay, then save: that replaces what is there now.",
+    "pages.conflict.lead": "Your change was not saved, and nothing you typed is lost. Below are both versions. Put"
+    " together what should stay, then save: that replaces what is there now.",
     "pages.conflict.theirs": "What is there now",
     "pages.conflict.yours": "Your version",
     "pages.conflict.save": "Save my version",
@@ -812,6 +819,7 @@ AUDIT = {
     "audit.filter.target_kind": "Kind of target",
     "audit.filter.target_id": "Target",
     "audit.filter.bad": "This filter cannot be read.",
+    "audit.filter.chip": "{name}: {value}",
     "audit.filter.bad_date": "Enter a day as year-month-day, such as 2026-11-30.",
     "audit.filter.bad_order": "The last day lies before the first.",
     "audit.event": "Event {number}",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import DateTime, delete, func, text
+from sqlalchemy import DateTime, delete, func, select, text
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
@@ -46,9 +46,11 @@ def hit(session: Session, key: str, *, limit: int, seconds: float = 60.0) -> Ver
 
 
 def forget_old(session: Session, seconds: float = 86_400.0) -> int:
-    """Remove windows that nothing touched for so long; returns how many."""
+    """Remove up to 1,000 windows that nothing touched for so long; returns how many."""
     old = RateWindow.touched_at < func.statement_timestamp() - func.make_interval(0, 0, 0, 0, 0, 0, seconds)
-    return len(session.execute(delete(RateWindow).where(old).returning(RateWindow.key)).all())
+    # Skipping what another caller removes at this moment, so that the two never wait for each other in a ring.
+    keys = select(RateWindow.key).where(old).limit(1000).with_for_update(skip_locked=True)
+    return len(session.execute(delete(RateWindow).where(RateWindow.key.in_(keys)).returning(RateWindow.key)).all())
 
 
 # clock_timestamp(): a caller that waited for the row must judge by the time it got it, not by when it began to wait.

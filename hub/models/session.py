@@ -104,6 +104,13 @@ def end_others(session: Session, person_id: uuid.UUID, keep: uuid.UUID | None) -
     return len(session.execute(query.returning(SignIn.id)).all())
 
 
+def forget_expired(session: Session) -> int:
+    """Remove up to 1,000 sessions past their absolute age, with their support visits; returns how many."""
+    old = select(SignIn.id).where(SignIn.expires_at < func.statement_timestamp()).limit(1000)
+    ids = old.with_for_update(skip_locked=True)
+    return len(session.execute(delete(SignIn).where(SignIn.id.in_(ids)).returning(SignIn.id)).all())
+
+
 def of_person(session: Session, person_id: uuid.UUID) -> list[SignIn]:
     """The person's live sessions, newest first."""
     return list(

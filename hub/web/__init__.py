@@ -18,7 +18,7 @@ from flask import Flask
 from hub import config, db, schema
 from hub.config import Settings
 from hub.errors import ConfigError
-from hub.web import address, auth, converters, csrf, errors, filters, headers, navigation
+from hub.web import address, auth, converters, csrf, errors, filters, headers, navigation, respond
 from hub.web.state import State
 
 ROOT = Path(__file__).parent.parent.parent
@@ -46,9 +46,10 @@ def create_app(settings: Settings | None = None) -> Flask:
     )
     app.wsgi_app = address.EffectiveAddress(app.wsgi_app, settings.trusted_proxies)  # type: ignore[method-assign]
     converters.install(app)
-    # The order of these three is the order in which a request meets them.
+    # The order of these four is the order in which a request meets them.
     headers.install(app)
     auth.install(app)
+    respond.install(app)
     csrf.install(app)
     errors.install(app)
     filters.install(app)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from flask import Blueprint, Response, url_for
+from flask import Blueprint, Response, request, url_for
 from sqlalchemy.orm import Session
 
 from hub import words
@@ -46,7 +46,9 @@ def change_theme() -> Response:
     if theme not in ("", *filters.THEMES):
         return _invalid(Invalid({"theme": words.say("form.choose")}))
     response = _saved(words.say("account.saved"))
-    response.set_cookie(filters.THEME_COOKIE, theme, max_age=THEME_KEPT, httponly=True, samesite="Lax")
+    response.set_cookie(
+        filters.THEME_COOKIE, theme, max_age=THEME_KEPT, httponly=True, samesite="Lax", secure=request.is_secure
+    )
     return response
 
 

@@ -18,6 +18,7 @@ from flask.sessions import SecureCookieSessionInterface
 from flask_login import LoginManager, UserMixin, current_user, login_user
 from sqlalchemy.orm import Session
 
+from hub import words
 from hub.errors import Forbidden, NotFound, Unauthenticated
 from hub.models import audit, permission, session, support, workspace
 from hub.models.person import Person
@@ -121,7 +122,7 @@ def enter(db_session: Session, slug: str, action: str) -> Place:
     db_session.expunge(found)
     g.place = place = _place(visitor, found, role, reason)
     if not place.may(action):
-        raise Forbidden(action=action)
+        raise Forbidden(what=words.say(f"action.{action}"), workspace=found.name)
     return place
 
 

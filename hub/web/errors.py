@@ -6,6 +6,7 @@ Refusals that tell of somebody's wish (403, 409, a full capacity) leave one `req
 from __future__ import annotations
 
 import logging
+from urllib.parse import quote
 
 import psycopg
 from flask import Flask, Response, g, request, url_for
@@ -56,7 +57,7 @@ def install(app: Flask) -> None:
 
 def message(error: Refusal) -> str:
     """The sentence that tells a person what happened."""
-    return words.refusal(error.code, error.status, error.data)
+    return _say(f"error.{error.code}", f"error.status.{error.status}", error)
 
 
 def _refuse_nul() -> None:
@@ -123,8 +124,10 @@ def _redirect(error: Refusal) -> Response | None:
 def _return_path() -> str | None:
     if request.method not in ("GET", "HEAD"):
         return None
-    path = request.full_path.rstrip("?")
-    return None if path == "/" else path
+    if request.path == "/":
+        return None
+    query = request.query_string.decode("latin-1")
+    return quote(request.path, safe="/~:@!$&'()*+,;=") + (f"?{query}" if query else "")
 
 
 def _json(error: Refusal) -> Response | None:
@@ -144,14 +147,21 @@ def _json(error: Refusal) -> Response | None:
 
 def _html(error: Refusal) -> Response:
     template = "_error.html" if respond.wants_fragment() or auth.is_passive() else "error.html"
-    title = f"error.{error.code}.title"
     context = {
         "error": error,
-        "title": words.say(title if words.has(title) else f"error.status.{error.status}.title", **error.data),
+        "title": _say(f"error.{error.code}.title", f"error.status.{error.status}.title", error),
         "message": message(error),
         "admins": _admins(error),
     }
     return respond.render(template, error.status, **context)
+
+
+def _say(key: str, fallback: str, error: Refusal) -> str:
+    """The words of `key` with the error's data, or of `fallback` where there are none or the data do not fill them."""
+    try:
+        return words.say(key if words.has(key) else fallback, **error.data)
+    except KeyError:
+        return words.say(fallback)
 
 
 def _admins(error: Refusal) -> list[str]:

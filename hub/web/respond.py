@@ -11,7 +11,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from flask import Response, flash, redirect, render_template, request
+from flask import Flask, Response, current_app, flash, redirect, render_template, request
 
 from hub.errors import Malformed, WrongType
 
@@ -31,6 +31,11 @@ def takes(max_bytes: int) -> Callable[[View], View]:
         return view
 
     return mark
+
+
+def install(app: Flask) -> None:
+    """Let views that are marked by `takes` read larger requests."""
+    app.before_request(_allow_size)
 
 
 def wants_json() -> bool:
@@ -143,6 +148,13 @@ def decode_cursor(text: str) -> tuple[str, ...]:
 def iso(moment: datetime | None) -> str | None:
     """A time as RFC 3339 in UTC: ``2026-11-30T14:02:11.123456Z``."""
     return None if moment is None else moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def _allow_size() -> None:
+    view = current_app.view_functions.get(request.endpoint or "")
+    max_bytes = getattr(view, "max_bytes", None)
+    if max_bytes is not None:
+        request.max_content_length = max_bytes
 
 
 def _json_object() -> dict[str, Any]:

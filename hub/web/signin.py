@@ -49,6 +49,9 @@ def sign_in() -> Response:
         signed_in = auth.start_session(db_session, found)
         person.refresh_hash(db_session, found, password)
         _record(db_session, "session.signed_in", found)
+        # What has run out is removed here, by whoever comes next.
+        session.forget_expired(db_session)
+        rate.forget_old(db_session)
     auth.begin_session(signed_in)
     if respond.wants_json():
         return respond.as_json({"id": found.id, "email": found.email, "name": found.name})
