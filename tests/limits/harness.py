@@ -150,13 +150,13 @@ class Site:
     def add_web(self, **settings: str) -> WebServer:
         """Another web replica."""
         web = WebServer(self.environ | settings, self.settings.web_processes)
-        self.web.append(self._keep(web))
+        self.web.append(self.keep(web))
         return web
 
     def add_worker(self, lanes: str = "workspace.jobs=2", **settings: str) -> Worker:
         """Another worker."""
         worker = Worker(self.environ | settings, lanes)
-        self.workers.append(self._keep(worker))
+        self.workers.append(self.keep(worker))
         return worker
 
     def stop_web(self) -> None:
@@ -178,7 +178,8 @@ class Site:
         for program in self._programs:
             program.close()
 
-    def _keep(self, program: Running) -> Running:
+    def keep(self, program: Running) -> Running:
+        """End this program with the others."""
         self._programs.append(program)
         return program
 
