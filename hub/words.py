@@ -664,6 +664,7 @@ JOBS = {
     "jobs.page.attempts_none": "No attempt has begun.",
     "jobs.page.attempt_now": "under way",
     "jobs.page.attempt_done": "{count} done by then",
+    "jobs.page.attempt_so_far": "{count} done so far",
     "jobs.page.technical_text": "Technical text",
     "jobs.page.history": "History",
     "jobs.page.technical": "Technical details",

@@ -336,7 +336,8 @@ def show(slug: str, job_id: int) -> Response:
             return respond.as_json(view.snapshot(job, place.zone) | {"attempts": [_attempt(a) for a in attempts]})
         label = view.label(job)
         ahead = reads.ahead(connection, job) if label == "waiting" else None
-        history = audit.timeline(session, place.workspace.id, job_id=job.id)
+        told = place.may("audit.read")
+        history = audit.timeline(session, place.workspace.id, job_id=job.id) if told else None
     response = respond.render(
         "jobs/show.html",
         job=job,
