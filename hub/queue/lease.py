@@ -33,7 +33,6 @@ class Held:
     # By our own monotonic clock, counted from before the claim or renewal was sent.
     good_until: float
     renew_at: float
-    lost: threading.Event = field(default_factory=threading.Event)
     stop: threading.Event = field(default_factory=threading.Event)
 
     def check(self) -> None:
@@ -45,7 +44,7 @@ class Held:
 
     def is_lost(self) -> bool:
         """Whether the claim may be somebody else's by now."""
-        return self.lost.is_set() or time.monotonic() >= self.good_until
+        return time.monotonic() >= self.good_until
 
 
 class LeaseKeeper:
@@ -136,7 +135,7 @@ class LeaseKeeper:
             held.good_until = sent_at + good_for * (1 - MARGIN)
             held.renew_at = sent_at + min(self._renew, good_for / 3)
         elif self._held.get(held.job.id) is held:
-            held.lost.set()
+            held.good_until = min(held.good_until, sent_at)
             self.drop(held)
             log.warning("lease lost or deadline passed", extra={"job_id": held.job.id, "claim": held.job.claim})
 

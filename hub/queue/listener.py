@@ -77,6 +77,8 @@ class Listener:
         connection = db.connect(
             self._url, application_name=self._name, statement_timeout=5, idle_timeout=0, autocommit=True
         )
+        # What arrives together with the answer to a ping is handed to this handler, and only to it.
+        connection.add_notify_handler(lambda note: self._on_notify(note.channel, note.payload))
         for channel in self._channels:
             connection.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))
         return connection

@@ -13,6 +13,8 @@ import signal
 import socket
 import threading
 import time
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from types import FrameType
 
 from hub.config import Settings
@@ -45,9 +47,13 @@ class Worker:
             idle_timeout=settings.queue_lease / 4,
             options=KEYED_PLANS,
         )
+        # How long a handler may take to notice that its claim is lost.
+        self._patience = settings.queue_lease / 2
         self._keeper = LeaseKeeper(settings.database_url, lease=settings.queue_lease, renew=settings.queue_renew)
-        self._wake = threading.Event()
-        self._stopping = threading.Event()
+        # Something to look at: a notification, a free lane, a signal. A handler of signals may put into this queue even
+        # while the main thread is in the middle of taking from it; an Event would lock up there.
+        self._news: SimpleQueue[None] = SimpleQueue()
+        self._stopping = False
         self._running: dict[threading.Thread, Held] = {}
         self._lock = threading.Lock()
         self._number = 0
@@ -59,24 +65,33 @@ class Worker:
         signal.signal(signal.SIGINT, self._on_signal)
         if not self._lanes:
             log.warning("no lanes are configured: this worker claims nothing")
-            self._stopping.wait()
+            while not self._stopping:
+                self._await_news()
             return 0
         self._register()
         self._keeper.start()
         listener = self._listen()
         log.info("worker ready", extra={"worker": self._number, "lanes": self._lanes})
-        while not self._stopping.is_set() and not self._too_many_lost():
-            self._wake.clear()
-            self._wake.wait(self._dispatch())
+        while not self._stopping and not self._too_many_lost():
+            self._await_news(self._dispatch())
         listener.stop()
         return self._drain()
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
-        if self._stopping.is_set():
+        if self._stopping:
             # The second signal: at once. Leases lapse, and other workers take the jobs up.
             os._exit(1)
-        self._stopping.set()
-        self._wake.set()
+        self._stopping = True
+        self._wake()
+
+    def _wake(self) -> None:
+        self._news.put(None)
+
+    def _await_news(self, seconds: float | None = None) -> None:
+        with suppress(Empty):
+            self._news.get(timeout=seconds)
+            while True:
+                self._news.get_nowait()
 
     def _register(self) -> None:
         name = f"{socket.gethostname()}:{os.getpid()}"
@@ -86,21 +101,21 @@ class Worker:
                     self._number = store.start_worker(connection, name, self._lanes)
                 return
             except Exception as error:
-                if not is_connection_loss(error) or self._stopping.is_set():
+                if not is_connection_loss(error) or self._stopping:
                     raise
                 log.warning("database away: %s", type(error).__name__)
-                self._stopping.wait(random.uniform(0.5, 1.5))
+                self._await_news(random.uniform(0.5, 1.5))
 
     def _listen(self) -> Listener:
         def on_notify(_channel: str, queue: str) -> None:
             if queue in self._lanes:
-                self._wake.set()
+                self._wake()
 
         listener = Listener(
             self._settings.listen_database_url or self._settings.database_url,
             ("hub_queue",),
             on_notify,
-            self._wake.set,
+            self._wake,
             self._settings.queue_listen_ping,
             "hub worker listener",
         )
@@ -148,14 +163,16 @@ class Worker:
         return len(jobs)
 
     def _run_lane(self, execution: Execution) -> None:
-        execution.run()
-        with self._lock:
-            self._running.pop(threading.current_thread(), None)
-        self._wake.set()
+        try:
+            execution.run()
+        finally:
+            with self._lock:
+                self._running.pop(threading.current_thread(), None)
+            self._wake()
 
     def _sleep(self, open_queues: list[str]) -> float:
         # A claim made after this look ends no sooner than one lease from now, so looking again by then sees every end.
-        wait = min(self._settings.queue_backstop, self._settings.queue_lease)
+        wait = min(self._settings.queue_backstop, self._settings.queue_lease, self._next_loss())
         if not open_queues:
             return wait
         kinds = [name for queue in open_queues for name in kind.of_queue(queue)]
@@ -173,11 +190,23 @@ class Worker:
             busy = sum(1 for held in self._running.values() if held.job.queue == queue and not held.is_lost())
         return max(0, self._lanes[queue] - busy)
 
-    def _too_many_lost(self) -> bool:
-        """Whether as many lanes are lost as there are: then the process is of no use and its supervisor renews it."""
+    def _next_loss(self) -> float:
+        """Seconds until a lane may be lost, or given up, if its handler does not return."""
+        now = time.monotonic()
         with self._lock:
-            lost = sum(1 for held in self._running.values() if held.is_lost())
-        if lost >= sum(self._lanes.values()):
+            times = [held.good_until for held in self._running.values()]
+        times += [good_until + self._patience for good_until in times]
+        return min((at - now for at in times if at > now), default=float("inf"))
+
+    def _is_hung(self, held: Held) -> bool:
+        """Whether a handler ignores that its claim is lost. One that waited for the database notices a little later."""
+        return time.monotonic() >= held.good_until + self._patience
+
+    def _too_many_lost(self) -> bool:
+        """Whether as many handlers hang as there are lanes: then the process is of no use; its supervisor renews it."""
+        with self._lock:
+            hung = sum(1 for held in self._running.values() if self._is_hung(held))
+        if hung >= sum(self._lanes.values()):
             log.error("every lane is lost to a handler that ignores its deadline: the worker stops")
             return True
         return False
@@ -187,11 +216,11 @@ class Worker:
         log.info("worker draining")
         with self._lock:
             running = dict(self._running)
-        lost = any(held.is_lost() for held in running.values())
+        hung = {thread for thread, held in running.items() if self._is_hung(held)}
         for held in running.values():
             held.stop.set()
         give_up_at = time.monotonic() + self._settings.queue_grace
-        for thread in running:
+        for thread in running.keys() - hung:
             thread.join(timeout=max(0.0, give_up_at - time.monotonic()))
         hanging = [held for thread, held in running.items() if thread.is_alive()]
         self._give_back(hanging)
@@ -200,14 +229,18 @@ class Worker:
         log.info("worker stopped", extra={"given_up": len(hanging)})
         if hanging:
             # Their threads would go on for as long as the process lives, which must end now.
-            os._exit(1 if lost else 0)
-        return 1 if lost else 0
+            os._exit(1 if hung else 0)
+        return 0
 
     def _give_back(self, hanging: list[Held]) -> None:
-        """Return jobs whose handlers do not stop; an exclusive one lapses instead, its handler may still be at work."""
+        """Return jobs whose handlers do not stop.
+
+        An exclusive one lapses instead, for its handler may still be at work; so does one that is only being closed,
+        whose attempts are used up.
+        """
         for held in hanging:
             declared = kind.find(held.job.kind)
-            if declared is None or declared.policy != STANDARD or held.is_lost():
+            if declared is None or declared.policy != STANDARD or held.is_lost() or held.job.used_up:
                 continue
             try:
                 with self._database.autocommit() as connection:
