@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import uuid
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import CheckConstraint, ColumnElement, Index, Select, func, select, text, tuple_
@@ -153,7 +153,7 @@ class Filters:
     """What a list of events is narrowed to; empty and None mean no narrowing.
 
     `who`: words in the actor's name, in any letter case, or the actor's id. `action`: an action, or a group of them.
-    `since` is inclusive, `until` exclusive.
+    `within`: so long before now, by the database's clock. `since` is inclusive, `until` exclusive.
     """
 
     who: str = ""
@@ -163,6 +163,7 @@ class Filters:
     target_id: str = ""
     job_id: int | None = None
     request_id: str = ""
+    within: timedelta | None = None
     since: datetime | None = None
     until: datetime | None = None
 
@@ -293,6 +294,8 @@ def _conditions(filters: Filters) -> list[ColumnElement[bool]]:
     if filters.action:
         names = [name for name in ACTIONS if filters.action in (name, name.partition(".")[0])]
         conditions.append(Event.action.in_(names))
+    if filters.within is not None:
+        conditions.append(Event.at >= func.statement_timestamp() - filters.within)
     if filters.since is not None:
         conditions.append(Event.at >= filters.since)
     if filters.until is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -115,6 +115,15 @@ class PageView(PageLine):
     body: str
 
 
+@dataclass(frozen=True)
+class PageLink:
+    """What a link to a page needs."""
+
+    id: uuid.UUID
+    course_id: uuid.UUID
+    title: str
+
+
 # Courses
 
 
@@ -144,6 +153,11 @@ def find_course(session: Session, workspace_id: uuid.UUID, course_id: uuid.UUID)
     if course is None:
         raise NotFound()
     return course
+
+
+def existing_courses(session: Session, ids: Iterable[uuid.UUID]) -> set[uuid.UUID]:
+    """Which of these courses, whatever their workspace, have not been deleted."""
+    return set(session.scalars(select(Course.id).where(Course.id.in_(list(ids)))))
 
 
 def count_pages(session: Session, course_id: uuid.UUID) -> tuple[int, int]:
@@ -265,6 +279,19 @@ def read_page(session: Session, workspace_id: uuid.UUID, course_id: uuid.UUID, p
     if row is None:
         raise NotFound()
     return PageView(**_page_values(row), body=row.body)
+
+
+def beside_page(session: Session, page: PageLine) -> tuple[PageLink | None, PageLink | None]:
+    """The page before and the page after in the course's order; None at its ends."""
+    values = {"course": page.course_id, "position": page.position, "page": page.id}
+    found = {row.side: PageLink(row.id, row.course_id, row.title) for row in session.execute(_BESIDE, values)}
+    return found.get("before"), found.get("after")
+
+
+def find_pages(session: Session, ids: Iterable[uuid.UUID]) -> dict[uuid.UUID, PageLink]:
+    """Where these pages are, whatever their workspace; those that no longer exist are left out."""
+    query = select(Page.id, Page.course_id, Page.title).where(Page.id.in_(list(ids)))
+    return {row.id: PageLink(row.id, row.course_id, row.title) for row in session.execute(query)}
 
 
 def create_page(
@@ -555,4 +582,12 @@ _PAGE = text(f"""
            page.updated_by, {_TAGS_OF_PAGE} as tags
     from hub.page join hub.course on course.id = page.course_id
     where page.id = :page and page.course_id = :course and course.workspace_id = :workspace
+""")
+
+_BESIDE = text("""
+    (select 'before' as side, id, course_id, title from hub.page
+     where course_id = :course and (position, id) < (:position, :page) order by position desc, id desc limit 1)
+    union all
+    (select 'after', id, course_id, title from hub.page
+     where course_id = :course and (position, id) > (:position, :page) order by position, id limit 1)
 """)
