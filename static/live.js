@@ -536,9 +536,11 @@
   const dialog = one("#dialog");
   if (dialog) {
     let opener = null;
-    dialog.addEventListener("htmx:after:swap", () => {
-      opener = document.activeElement;
-      if (!dialog.open) dialog.showModal();
+    // htmx tells of a swap at the link that asked for it.
+    document.addEventListener("htmx:after:swap", (event) => {
+      if (dialog.open || !dialog.childElementCount) return;
+      opener = event.target;
+      dialog.showModal();
     });
     dialog.addEventListener("click", (event) => {
       if (!event.target.closest("[data-close]")) return;
