@@ -55,7 +55,9 @@ def _finish(response: Response) -> Response:
         response.headers.setdefault(name, value)
     if request.is_secure:
         response.headers["Strict-Transport-Security"] = HSTS
-    if request.endpoint != "static":
+    if request.endpoint == "static" and "v" in request.args and response.status_code == 200:
+        response.headers["Cache-Control"] = "public, max-age=31536000, immutable"
+    elif request.endpoint != "static":
         response.headers.setdefault("Cache-Control", "no-store")
         response.vary.update(("Accept", "Cookie", "HX-Request"))
     access.info(
