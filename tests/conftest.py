@@ -25,7 +25,7 @@ from tests import cluster
 from tests.processes import WebServer, Worker
 
 # The settings of whoever runs the tests must not change what is tested.
-KEPT = {"HUB_TEST_DATA", "HUB_REQUIRE_BROWSER", "HUB_PG_BIN"}
+KEPT = {"HUB_TEST_DATA", "HUB_REQUIRE_BROWSER", "HUB_REQUIRE_NGINX", "HUB_LIMITS", "HUB_PG_BIN"}
 for name in [name for name in os.environ if name.startswith("HUB_") and name not in KEPT]:
     del os.environ[name]
 

@@ -256,11 +256,14 @@ class Stream:
     def put(self, job: Job, beat: bool, lease: float) -> None:
         """Leave the newest row; with `beat`, tell also that the stream lives."""
         with self._woken:
-            if job.version > (self._newest or self._job).version:
+            is_newer = job.version > (self._newest or self._job).version
+            if is_newer:
                 self._newest = job
             if beat:
                 self._pulse = json.dumps(pulse(job, lease))
-            self._woken.notify()
+            # Waking a thread for nothing is dear when a thousand watch one job: each new stream has the job read again.
+            if is_newer or beat:
+                self._woken.notify()
 
     def end(self, reason: str) -> None:
         """Close the stream before the job has ended; `reason` is for `bye`."""

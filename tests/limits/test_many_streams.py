@@ -1,0 +1,143 @@
+"""As many open streams as a web process takes, and what they cost."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.factories import Team, make_course, start_tagging
+from tests.limits.harness import Client, Site, Timer, measured, scaled
+from tests.limits.streams import Stream, Streams, allow_sockets
+from tests.processes import until
+
+MANY = scaled(1000, 100)
+CAP = {"HUB_STREAMS_PER_PROCESS": str(MANY)}
+
+
+@pytest.fixture
+def streams() -> Iterator[Streams]:
+    allow_sockets(MANY)
+    streams = Streams()
+    yield streams
+    streams.close()
+
+
+def test_many_streams_share_one_listening_connection_and_hear_the_end(
+    site: Callable[..., Site], streams: Streams
+) -> None:
+    hub = site(replicas=1, workers=0, **CAP)
+    team, client, job_id, path = _waiting_job(hub)
+    idle = _page_time(client, team)
+    timer = Timer()
+    opened = streams.open(hub.web[0].url + path, client.headers, MANY)
+    streams.wait(lambda: all(stream.events for stream in opened))
+    measured(f"opening of {MANY} streams, s", timer.seconds)
+    assert {(stream.status, *stream.names()) for stream in opened} == {(200, "snapshot")}
+    assert {stream.headers["cache-control"] for stream in opened} == {"no-store, no-transform"}
+    loaded = _page_time(client, team)
+    measured("a page's median time idle and with the streams, ms", (idle, loaded))
+
+    (listener,) = _connections(hub, "hub web listener")
+    assert listener.query.lower().startswith(("listen", "select 1"))
+    held = [row for row in _connections(hub, "hub web") if row.state != "idle"]
+    assert held == []
+
+    refused = client.get(path)
+    assert refused.status_code == 503
+    assert refused.json()["error"]["code"] == "stream_limit"
+    assert int(refused.headers["Retry-After"]) >= 1
+    # The page polls instead.
+    assert client.get(path.replace("/events", "/live")).status_code == 200
+
+    timer = Timer()
+    hub.add_worker()
+    streams.wait(lambda: all(stream.ended for stream in opened))
+    measured("from the worker's start to the last stream's end, s", timer.seconds)
+    _check_ends(opened)
+    assert hub.job(job_id).version == opened[0].ids()[-1]
+
+
+def test_clients_that_vanish_are_let_go(site: Callable[..., Site], streams: Streams) -> None:
+    hub = site(replicas=1, workers=0, **CAP)
+    _, client, _, path = _waiting_job(hub)
+    url = hub.web[0].url + path
+    opened = streams.open(url, client.headers, MANY)
+    streams.wait(lambda: all(stream.events for stream in opened))
+    timer = Timer()
+    streams.drop(opened)
+    until(lambda: not _client_sockets(hub))
+    measured(f"until {MANY} vanished clients were let go, s", timer.seconds)
+    again = streams.open(url, client.headers, MANY)
+    streams.wait(lambda: all(stream.events for stream in again))
+    assert {stream.status for stream in again} == {200}
+
+
+def test_a_stopping_web_process_takes_leave_of_all_streams(site: Callable[..., Site], streams: Streams) -> None:
+    hub = site(replicas=1, workers=0, **CAP)
+    _, client, _, path = _waiting_job(hub)
+    opened = streams.open(hub.web[0].url + path, client.headers, MANY)
+    streams.wait(lambda: all(stream.events for stream in opened))
+    timer = Timer()
+    assert hub.web[0].terminate() == 0
+    measured(f"stop of a web process with {MANY} streams, s", timer.seconds)
+    streams.wait(lambda: all(stream.ended for stream in opened))
+    for stream in opened:
+        assert [name for name in stream.names() if name != "beat"] == ["snapshot", "bye"]
+
+
+def test_a_stream_of_an_ended_job_gives_one_end(site: Callable[..., Site], streams: Streams) -> None:
+    hub = site(replicas=1, workers=0)
+    team, client, job_id, path = _waiting_job(hub)
+    client.cancel(team, job_id)
+    version = hub.job(job_id).version
+    opened = streams.open(hub.web[0].url + path, client.headers | {"Last-Event-ID": str(version)}, 2)
+    streams.wait(lambda: all(stream.ended for stream in opened))
+    assert {(*stream.names(), *stream.ids()) for stream in opened} == {("end", version)}
+
+
+def _waiting_job(hub: Site) -> tuple[Team, Client, int, str]:
+    """A job that waits, with somebody who watches it and the address of its stream."""
+    team = hub.team()
+    course = make_course(hub.database, team, 3000)
+    job_id = start_tagging(hub.database, hub.settings, team, course).job_id
+    return team, hub.client(team.admin), job_id, f"/w/{team.workspace.slug}/jobs/{job_id}/events"
+
+
+def _client_sockets(hub: Site) -> list[Any]:
+    """The web server's connections with clients, also those whose client has gone."""
+    processes = psutil.Process(hub.web[0].pid).children()
+    return [
+        socket
+        for process in processes
+        for socket in process.net_connections("tcp")
+        if socket.laddr.port == hub.web[0].port and socket.status != psutil.CONN_LISTEN
+    ]
+
+
+def _connections(hub: Site, name: str) -> list[Any]:
+    query = """
+        select query, state from pg_stat_activity where datname = current_database() and application_name = :name
+    """
+    return hub.rows(query, name=name)
+
+
+def _page_time(client: Client, team: Team) -> float:
+    times = []
+    for _ in range(20):
+        timer = Timer()
+        assert client.get(f"/w/{team.workspace.slug}/jobs").status_code == 200
+        times.append(timer.seconds)
+    return round(statistics.median(times) * 1000, 1)
+
+
+def _check_ends(opened: list[Stream]) -> None:
+    """Each stream began with a snapshot and closed with the one end; versions only grew."""
+    for stream in opened:
+        names = stream.names()
+        assert (names[0], names[-1], names.count("end")) == ("snapshot", "end", 1)
+        assert set(names) <= {"snapshot", "state", "progress", "beat", "end"}
+        assert stream.ids() == sorted(set(stream.ids()))
