@@ -8,9 +8,11 @@ import selectors
 import socket
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import urlsplit
 
 
@@ -35,6 +37,7 @@ class Stream:
     events: list[Event] = field(default_factory=list)
     ended: bool = False
     _text: bytearray = field(default_factory=bytearray)
+    _gzip: Any = None
 
     def names(self) -> list[str]:
         """The names of the events, in order."""
@@ -62,9 +65,12 @@ class Stream:
         self.status = int(lines[0].split(" ")[1])
         self.headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])}
 
+        if self.headers.get("content-encoding") == "gzip":
+            self._gzip = zlib.decompressobj(31)
+
     def _unchunk(self) -> None:
         if self.headers.get("transfer-encoding") != "chunked":
-            self._text += self.raw
+            self._add(bytes(self.raw))
             self.raw.clear()
             return
         while found := re.match(rb"([0-9a-fA-F]+)\r\n", self.raw):
@@ -73,8 +79,11 @@ class Stream:
                 return
             if size == 0:
                 self.ended = True
-            self._text += self.raw[found.end() : found.end() + size]
+            self._add(bytes(self.raw[found.end() : found.end() + size]))
             del self.raw[: found.end() + size + 2]
+
+    def _add(self, data: bytes) -> None:
+        self._text += self._gzip.decompress(data) if self._gzip else data
 
     def _take_event(self, block: str, at: float) -> None:
         fields: dict[str, list[str]] = {}
