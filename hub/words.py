@@ -356,6 +356,7 @@ COURSES = {
     "pages.edit": "Edit",
     "pages.delete": "Delete",
     "pages.tags": "Tags",
+    "pages.tags.from": "Who added the tags",
     "pages.tags.none": "This page has no tags.",
     "pages.no_body": "The text of pages is not shown to support.",
     "pages.empty": "This page has no text.",

@@ -92,6 +92,13 @@ def actor(event: Event) -> str:
     return f"{words.say('audit.kind.support')}: {name}" if event.actor_kind == "support" else name
 
 
+@bp.app_template_global("audit_clock")
+def clock(event: Event) -> Markup:
+    """The time of day of an event, to the second, for lists under headings of days."""
+    local = event.at.astimezone(filters.viewer_zone())
+    return Markup('<time datetime="{}">{:%H:%M:%S}</time>').format(respond.iso(event.at), local)
+
+
 # The list
 
 
