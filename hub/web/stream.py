@@ -283,7 +283,9 @@ class Stream:
 
     def _live(self) -> Iterator[bytes]:
         rotate_at = time.monotonic() + ROTATE
-        progress_at = time.monotonic() + PROGRESS_EVERY
+        # The worker announces progress once a second too. Only progress sets the time of the next, or a change of state in
+        # between would put the two out of step and hold every later event back for most of a second.
+        progress_at = time.monotonic()
         while True:
             bye, beat = self._wait(progress_at)
             if _hung_up(self._connection):
@@ -292,8 +294,9 @@ class Stream:
                 yield _frame("bye", json.dumps({"reason": bye or "rotate", "after_ms": 2000}))
                 return
             name = self._step(time.monotonic() >= progress_at)
-            if name:
+            if name == "progress":
                 progress_at = time.monotonic() + PROGRESS_EVERY
+            if name:
                 yield self._event(name, self._job)
             if name == "end":
                 return
