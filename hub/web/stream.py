@@ -283,7 +283,7 @@ class Stream:
 
     def _live(self) -> Iterator[bytes]:
         rotate_at = time.monotonic() + ROTATE
-        # The worker announces progress once a second too. Only progress sets the time of the next, or a change of state in
+        # The worker announces progress once a second too. Only progress sets the time of the next: a change of state in
         # between would put the two out of step and hold every later event back for most of a second.
         progress_at = time.monotonic()
         while True:
