@@ -110,7 +110,8 @@ UNTAGGED_PAGES = """
 
 # The update compares the version with the one that `seen` read: whoever changed the page in between wins, and the page
 # is read again. A page that has the tags already is skipped without touching it. The page's tags are read as one array,
-# because a join could be planned as a scan of all tags of all pages.
+# because a join could be planned as a scan of all tags of all pages; "is true" keeps the planner from reading the whole
+# course to find the page.
 TAG_PAGE = """
 seen as materialized (
     select
@@ -124,7 +125,7 @@ seen as materialized (
             where m.workspace_id = %(workspace_id)s and m.person_id = %(actor_id)s
         ), false) as allowed
     from fence
-    left join hub.page on page.id = %(page_id)s and page.course_id = %(course_id)s
+    left join hub.page on page.id = %(page_id)s and (page.course_id = %(course_id)s) is true
     cross join lateral (
         select coalesce(array_agg(h.tag_id), '{}') as tags from hub.page_tag h where h.page_id = %(page_id)s
     ) had
@@ -132,7 +133,7 @@ seen as materialized (
     update hub.page set
         version = page.version + 1, updated_at = statement_timestamp(), updated_by = %(actor_name)s
     from seen
-    where page.id = seen.id and page.version = seen.version
+    where page.id = %(page_id)s and page.version = seen.version
       and seen.allowed and seen.missing <> '{}' and seen.had + cardinality(seen.missing) <= %(most_tags)s
     returning page.id, seen.missing
 ), added as (

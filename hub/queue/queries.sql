@@ -103,7 +103,8 @@ update queue.worker set stopped_at = statement_timestamp() where id = :id and st
 -- name: claim
 -- Take up to :lanes jobs of a queue: first those whose time has come (a lapsed lease, a passed deadline, a retry), then
 -- fresh ones by priority, then from the workspace with the fewest running jobs, then by age. The limits are written in
--- as literals, because a parameter there makes the generic plan read the whole table.
+-- as literals, because a parameter there makes the generic plan read the whole table; ids are given as arrays beside
+-- joins, because a join alone could be planned to read all of an index while the table is small.
 with recursive due as materialized (
     select id, state, claim, attempt, max_attempts, started_at, changed + skipped + failed as done,
            cancel_requested_at is not null and (total is null or changed + skipped + failed < total) as cancelled,
@@ -174,7 +175,7 @@ with recursive due as materialized (
         deadline_at = statement_timestamp() + make_interval(secs => j.attempt_seconds),
         again_at = statement_timestamp() + make_interval(secs => least(:lease, j.attempt_seconds)),
         version = j.version + 1
-    from chosen c where j.id = c.id
+    from chosen c where j.id = c.id and j.id = any(array(select id from chosen))
     returning j.id, j.queue, j.kind, j.priority, j.workspace_id, j.subject, j.attempt, j.max_attempts, j.claim, j.total,
               j.changed, j.skipped, j.failed, j.closing_tries, c.used_up, c.cancelled, c.cause,
               extract(epoch from j.again_at - statement_timestamp())::float8 as good_for
@@ -182,7 +183,9 @@ with recursive due as materialized (
     select pg_notify('hub_job', string_agg(id::text, ',')) from claimed having count(*) > 0
 )
 select claimed.*, d.args, d.request_id, told.*
-from claimed join queue.detail d on d.job_id = claimed.id cross join told
+from claimed
+join queue.detail d on d.job_id = claimed.id and d.job_id = any(array(select id from chosen))
+cross join told
 order by claimed.priority, claimed.id;
 
 -- name: look
@@ -193,10 +196,10 @@ select q.name as queue,
            select extract(epoch from again_at - statement_timestamp())::float8 from queue.job
            where queue = q.name and again_at is not null and kind = any(:kinds) order by again_at limit 1
        ) as due_in,
-       exists (
-           select from queue.job
-           where queue = q.name and state = 'queued' and again_at is null and kind = any(:kinds)
-       ) as fresh
+       coalesce((
+           select true from queue.job
+           where queue = q.name and state = 'queued' and again_at is null and kind = any(:kinds) limit 1
+       ), false) as fresh
 from unnest(:queues::text[]) q(name);
 
 -- name: renew
@@ -259,7 +262,7 @@ update queue.detail d set failures = jsonb_build_object(
             'id', :item_id::text, 'title', :title::text, 'code', :code::text, 'attempt', counted.attempt,
             'at', to_char(statement_timestamp() at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'))
         end)
-from counted where d.job_id = counted.id
+from counted where d.job_id = :id
 returning d.job_id;
 
 -- name: retry
@@ -328,13 +331,13 @@ with target as materialized (
         live_key = case when t.state = 'queued' then null else j.live_key end,
         finished_at = case when t.state = 'queued' then statement_timestamp() end,
         version = j.version + 1
-    from target t where j.id = t.id
+    from target t where j.id = :id
     returning j.id, j.queue, j.kind, j.state, j.total, j.changed, j.skipped, j.failed
 ), asked as (
     update queue.request r set
         cancel_by_id = :by_id, cancel_by_name = :by_name,
         ended_as = case when changed.state = 'cancelled' then 'cancelled'::queue.state end
-    from changed where r.job_id = changed.id
+    from changed where r.job_id = :id
 ), cleared as (
     delete from queue.worklist where job_id = (select id from changed where state = 'cancelled')
 )
