@@ -296,7 +296,10 @@ def course_import(source: Path, slug: str, title: str, email: str | None, as_jso
         else:
             pages = importing.read_zip(stack.enter_context(source.open("rb")))
         target = _workspace(session, slug)
-        course_id, count = importing.import_course(session, target.id, title or source.stem, pages, actor, source.name)
+        # Resolved, so that "." has a name too.
+        name = source.resolve().name
+        title = title or (name if source.is_dir() else source.stem)
+        course_id, count = importing.import_course(session, target.id, title, pages, actor, name)
     _print({"course_id": str(course_id), "pages": count}, as_json, f"{count} pages imported.")
 
 

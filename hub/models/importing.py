@@ -96,7 +96,7 @@ def import_course(
         workspace_id=workspace_id,
         target_id=course.id,
         target_name=course.title,
-        changes={"pages": pages, "source": source},
+        changes={"pages": pages, "source": _storable(source)},
     )
     return course.id, pages
 
@@ -342,8 +342,12 @@ def _batches(sources: Iterable[PageSource]) -> Iterator[list[PageSource]]:
 
 
 def _refused(problem: str, name: str = "", **values: Any) -> Invalid:
-    shown = name.encode("utf-8", "replace").decode().replace("\0", "")[-200:]
-    return Invalid({"file": words.say(f"import.{problem}", name=shown, **values)})
+    return Invalid({"file": words.say(f"import.{problem}", name=_storable(name)[-200:], **values)})
+
+
+def _storable(name: str) -> str:
+    """A file's name without what neither a page nor the database can take."""
+    return name.encode("utf-8", "replace").decode().replace("\0", "")
 
 
 def _raise(error: OSError) -> None:

@@ -266,6 +266,16 @@ def test_a_refused_import_leaves_nothing_behind(admin: Acting, database: Databas
     assert rows(database, "select from audit.event where action like 'course%'") == []
 
 
+@pytest.mark.parametrize(
+    "name", ["nul\0.zip", "lone \udc80.zip", "../../etc/passwd", "..", "x" * 400 + ".zip", " .zip"]
+)
+def test_a_strange_file_name_is_harmless(admin: Acting, database: Database, name: str) -> None:
+    assert upload(admin, zipped({"a.md": "x"}), name.encode("utf-8", "replace").decode()).status_code in (201, 400, 422)
+    assert upload(admin, zipped({"a.md": "x"}), "nul\0.zip", title="Named").status_code in (201, 400)
+    sources = rows(database, "select changes->>'source' as name from audit.event where action = 'course.imported'")
+    assert not any("/" in source.name for source in sources)
+
+
 def test_an_import_without_a_file_says_so(admin: Acting) -> None:
     assert "Choose a zip file." in admin.form("/courses/import", 422, title="x").text
     assert admin.send("POST", "/courses/import", {"title": "x"}).status_code in (415, 422)
