@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 from hub.errors import ConfigError
@@ -204,13 +205,13 @@ def kept_secret(folder: Path, name: str) -> str:
     path = folder / name
     folder.mkdir(parents=True, exist_ok=True)
     if not path.exists():
-        draft = path.with_name(f".{name}.{os.getpid()}")
-        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(secrets.token_urlsafe(32))
-        # A link never replaces what another process made a moment ago, and never shows half a file.
-        with suppress(FileExistsError):
-            os.link(draft, path)
-        draft.unlink()
+        # The draft is readable by this user alone. A link never replaces what another process made a moment ago, and
+        # never shows half a file.
+        with NamedTemporaryFile("w", dir=folder, prefix=f".{name}.") as draft:
+            draft.write(secrets.token_urlsafe(32))
+            draft.flush()
+            with suppress(FileExistsError):
+                os.link(draft.name, path)
     return path.read_text().strip()
 
 
