@@ -468,6 +468,8 @@
     start();
 
     function describeFirst() {
+      show(part("no-script"), false);
+      show(part("with-script"), true);
       show(part("pause"), true);
       show(part("say-now"), true);
     }

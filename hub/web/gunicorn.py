@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from hub import log
@@ -23,4 +24,5 @@ def post_worker_init(worker: Any) -> None:
     """When this process is told to stop, its open streams say so and end, instead of being waited for."""
     app = worker.wsgi
     with app.test_request_context():
-        stream.streams().is_ending = lambda: not worker.alive
+        # A process whose master was killed ends too, but nobody tells it so.
+        stream.streams().is_ending = lambda: not worker.alive or os.getppid() != worker.ppid
