@@ -279,5 +279,5 @@ def life(database: Database, settings: Settings, admin_url: str) -> Iterator[typ
 
 
 def test_any_life_of_jobs_is_as_the_model_says(life: type[Life]) -> None:
-    bounds = budget(max_examples=25, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck))
+    bounds = budget(max_examples=15, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck))
     run_state_machine_as_test(life, settings=bounds)
