@@ -146,8 +146,9 @@ def test_a_walk_sees_each_event_once_also_of_one_moment(database: Database, team
             """
             insert into audit.event (id, xid, at, workspace_id, actor_name, actor_kind, channel, action, outcome,
                 target_kind, target_name)
-            select 1000000 + n, pg_current_xact_id(), timestamptz '2026-11-30 12:00Z' + (n / 100) * interval '1 second', %s, '',
-                'hub', 'hub', 'course.renamed', 'done', 'course', ''
+            select 1000000 + n, pg_current_xact_id(),
+                timestamptz '2026-11-30 12:00Z' + (n / 100) * interval '1 second', %s, '', 'hub',
+                'hub', 'course.renamed', 'done', 'course', ''
             from generate_series(1, 450) n
             """,
             [team.workspace.id],
