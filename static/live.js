@@ -132,7 +132,7 @@
     let titled = -Infinity;
     let worker = null;
     let quiet = "";
-    let stale = false;
+    let fresh = null;
     let hiddenTimer = 0;
 
     const later = (action, milliseconds) => timers.push(setTimeout(action, milliseconds));
@@ -243,25 +243,30 @@
       const selects = selection && !selection.isCollapsed && element.contains(selection.anchorNode);
       return selects || element.contains(document.activeElement) || one("details[open]", element) !== null;
     };
-    const refreshParts = async () => {
-      stale = false;
+    const refreshParts = async (tries = 0) => {
       const answer = await ask(panel.dataset.page);
-      if (!answer || answer.status !== 200) {
-        stale = true;
-        return;
+      if (answer && answer.status === 200) {
+        fresh = new DOMParser().parseFromString(answer.text, "text/html");
+        settle();
+      } else if (tries < 5) {
+        setTimeout(() => refreshParts(tries + 1), wait(3_000 * 2 ** tries));
       }
-      const fresh = new DOMParser().parseFromString(answer.text, "text/html");
+    };
+    const settle = () => {
+      if (!fresh) return;
+      let left = false;
       for (const element of all("[data-part]")) {
         const replacement = one(`[data-part="${element.dataset.part}"]`, fresh);
         if (!replacement || replacement.innerHTML === element.innerHTML) continue;
         if (inUse(element)) {
-          stale = true;
+          left = true;
           continue;
         }
         element.replaceChildren(...document.importNode(replacement, true).childNodes);
         if (window.htmx) window.htmx.process(element);
       }
       if (panel.dataset.terminal === "true") show(one("[data-new-failures]"), false);
+      if (!left) fresh = null;
     };
 
     const judgeWorker = () => {
@@ -317,7 +322,6 @@
         if (status === 200) apply(answer.text);
         noteWorker(answer.headers.get("Hub-Worker-Age"), answer.headers.get("Hub-Lease-Until"));
         if (isOver()) return false;
-        if (stale) refreshParts();
         pollAgain(answer.took);
         return true;
       }
@@ -332,6 +336,8 @@
       return true;
     };
     const pollAgain = (took) => {
+      // A hidden tab asks for nothing; it asks at once when it is seen again.
+      if (document.hidden) return;
       const age = performance.now() - loaded;
       const base = age < 30_000 ? 2_000 : age < 600_000 ? 5_000 : 15_000;
       const pause = wait(Math.max(base, took * 10));
@@ -397,7 +403,6 @@
         setClock(beat.now);
         heard();
         noteWorker(beat.worker_age_s, beat.lease_until);
-        if (stale) refreshParts();
       });
       source.addEventListener("bye", (event) => {
         closeStream();
@@ -437,7 +442,7 @@
         else resume();
       }
       if (event.target.closest("[data-try-now]")) resume();
-      if (event.target.closest("[data-say-now]")) speaker.speak(panel.dataset.say || one("[data-slot=bar]", panel).textContent.trim() || one("[data-slot=state]", panel).textContent.trim());
+      if (event.target.closest("[data-say-now]")) speaker.speak(panel.dataset.say);
     });
     document.addEventListener("visibilitychange", () => {
       clearTimeout(hiddenTimer);
@@ -456,10 +461,8 @@
     addEventListener("pagehide", stop);
     addEventListener("pageshow", (event) => event.persisted && resume());
     setInterval(() => {
-      if (isOver()) {
-        if (stale) refreshParts();
-        return;
-      }
+      settle();
+      if (isOver()) return;
       judgeWorker();
       if (mode === "lost") describe();
       if (source && lastEvent && performance.now() - lastEvent > SILENCE) fall();

@@ -186,6 +186,24 @@ def test_updates_move_no_focus_close_nothing_and_replace_no_control(
     assert page.locator("details.technical").get_attribute("open") is not None
 
 
+def test_a_control_in_use_is_replaced_once_it_is_left_and_without_asking_again(
+    enter: Enter, database: Database, running: int
+) -> None:
+    page = open_job(enter(), running)
+    in_mode(page, "live")
+    page.locator("#cancel").focus()
+    seen = requests_of(page)
+    finish_job(database, running)
+    in_mode(page, "ended")
+    page.wait_for_timeout(3_000)
+    expect(page.locator("#cancel")).to_be_focused()
+    assert [url for url in seen if url.endswith("/live") or url.endswith(f"/jobs/{running}")] == [
+        f"{page.base}/jobs/{running}"
+    ]
+    page.locator("#cancel").blur()
+    expect(page.get_by_role("button", name="Run again")).to_be_visible()
+
+
 def test_an_older_picture_never_replaces_a_newer_one(enter: Enter, database: Database, running: int) -> None:
     page = enter()
     old = page.request.get(f"{page.base}/jobs/{running}/live").text()
