@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
+import psycopg
 import pytest
 
 from hub.config import Settings
@@ -18,8 +21,12 @@ from hub.queue.testing import drain
 from tests import factories
 from tests.factories import Team, row, rows
 from tests.invariants import assert_holds, check, watch
+from tests.processes import until
 
 __all__ = ["watch"]
+
+
+WAITING = "select pid from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
 
 
 @dataclass
@@ -29,7 +36,6 @@ class Desk:
     database: Database
     settings: Settings
     team: Team
-    courses: list[uuid.UUID] = field(default_factory=list)
 
     def course(self, pages: int = 3) -> uuid.UUID:
         """A fresh course of the team."""
@@ -68,6 +74,21 @@ class Desk:
     def work(self) -> None:
         """Run what is due until nothing is."""
         drain(self.database, self.settings, "workspace.jobs")
+
+    @contextmanager
+    def working_at(self, position: int) -> Iterator[psycopg.Connection[Any]]:
+        """A worker at work that waits for the row of the page at this position, which the connection given has locked.
+
+        When the block is left, the lock goes and the worker finishes all there is to do.
+        """
+        worker = threading.Thread(target=self.work)
+        with psycopg.connect(self.database.url, application_name="holder") as holder:
+            holder.execute("select from hub.page where position = %s for update", [position])
+            worker.start()
+            until(lambda: rows(self.database, WAITING))
+            yield holder
+        worker.join(60)
+        assert not worker.is_alive()
 
     def job(self, job_id: int) -> Any:
         """The job's row with its detail and request."""
