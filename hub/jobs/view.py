@@ -309,7 +309,7 @@ def slots(job: Job, zone: tzinfo) -> Slots:
         counts=_counts(job),
         failed=job.failed,
         until=job.again_at if name in ("retrying", "scheduled") else None,
-        hint=words.say("jobs.hint.retrying", at=moment(job.again_at, zone)) if name == "retrying" else None,
+        hint=words.say("jobs.hint.retrying") if name == "retrying" else None,
     )
 
 
