@@ -695,7 +695,8 @@ JOBS = {
     "jobs.live.jobs": "Jobs",
     "jobs.live.paused": "Updates are paused. Showing {at}.",
     "jobs.live.ended": "No more updates: this job has ended.",
-    "jobs.live.quiet": "No sign of life from the worker for {duration}. If it does not come back, Hub will try again at {at}.",
+    "jobs.live.quiet": "No sign of life from the worker for {duration}. If it does not come back, Hub will try again"
+    " at {at}.",
     "jobs.live.quiet_over": "The worker stopped responding. Hub is about to try again. What is done is not done twice.",
     "jobs.live.quiet_back": "The worker is back.",
     "jobs.live.in": "Due in {duration}.",

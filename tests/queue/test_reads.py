@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,9 +13,12 @@ from hub.db import Database, driver
 from hub.jobs import view
 from hub.queue import reads
 from hub.queue.reads import Filters
+from hub.queue.sql import load
 from tests import factories
 from tests.factories import Team
 from tests.factories_jobs import STORED, make_job, read_job
+
+SQL = Path(reads.__file__).with_name("reads.sql")
 
 
 @pytest.fixture
@@ -155,3 +159,30 @@ def test_newer_counts_later_jobs_of_the_workspace(database: Database, team: Team
     make_job(database, factories.make_team(database))
     with database.transaction() as session:
         assert reads.newer(driver(session), team.workspace.id, first) == 1
+
+
+STATEMENTS: dict[str, dict[str, Any]] = {
+    "jobs": {"ids": [1, 2]},
+    "page": {"before": 10, "bucket": None, "most": 51},
+    "newer": {"job": 1},
+    "counts": {"most": 10_001},
+    "attempts": {"job": 1},
+    "active_for_subject": {"subject": "course:1"},
+    "latest_for_subject": {"subject": "course:1", "most": 5},
+    "unended": {"most": 5},
+    "ahead": {"queue": "workspace.jobs", "priority": 1, "job": 1},
+}
+
+
+@pytest.mark.parametrize("name", list(STATEMENTS))
+def test_every_statement_has_an_index_to_go_by(connection: Any, team: Team, name: str) -> None:
+    filters = {"kind": None, "actor": None, "words": None, "since": None, "until": None, "problems": False}
+    values = filters | {"workspace": team.workspace.id} | STATEMENTS[name]
+    connection.execute("set local enable_seqscan = off")
+    plan = connection.execute("explain " + load(SQL)[name], values).fetchall()
+    whole = [line for (line,) in plan if "Seq Scan" in line]
+    assert whole == []
+
+
+def test_every_statement_is_among_those_looked_at() -> None:
+    assert set(load(SQL)) == set(STATEMENTS)
