@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from hub.config import Settings
 from hub.db import Database
 from tests.invariants import assert_holds, check, watch
 from tests.limits.harness import WIDE, Site
+from tests.limits.streams import Streams
+from tests.limits.wire import Wire
 
 __all__ = ["watch"]
 
@@ -20,6 +23,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.xdist_group("limits"))
+
+
+@pytest.fixture
+def wire(settings: Settings) -> Iterator[Wire]:
+    """A wire to the database that the test can hold and break."""
+    wire = Wire(settings.database_url)
+    yield wire
+    wire.close()
+
+
+@pytest.fixture
+def streams() -> Iterator[Streams]:
+    """Opens event streams."""
+    streams = Streams()
+    yield streams
+    streams.close()
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import httpx
 import pytest
 
-from tests.factories import make_course
-from tests.limits.harness import Site, Timer, at_once, measured
+from tests.factories import make_course, run
+from tests.limits.harness import Site, Timer, at_once, measured, scaled
 
 QUEUED = "select count(*) from audit.event where action = 'job.queued'"
 
@@ -20,6 +20,7 @@ QUEUED = "select count(*) from audit.event where action = 'job.queued'"
     [
         ("HUB_JOBS_MAX_PENDING_PER_WORKSPACE", "workspace_pending_limit", 4),
         ("HUB_JOBS_MAX_PENDING_PER_ACTOR", "actor_pending_limit", 1),
+        ("HUB_JOBS_MAX_CREATED_PER_DAY", "daily_limit", 4),
     ],
 )
 def test_forty_creations_at_a_limit_of_five_make_five_jobs(
@@ -44,6 +45,28 @@ def test_forty_creations_at_a_limit_of_five_make_five_jobs(
     assert hub.client(other.admin).create(other, make_course(hub.database, other)).status_code == 201
 
 
+def test_a_day_of_creations_is_any_24_hours(site: Callable[..., Site]) -> None:
+    hub = site(workers=0, HUB_JOBS_MAX_CREATED_PER_DAY="2")
+    team = hub.team()
+    client = hub.client(team.admin)
+    course = make_course(hub.database, team, 3)
+    first, second = (client.create(team, course, replica=n) for n in range(2))
+    client.cancel(team, first.json()["id"])
+    client.cancel(team, second.json()["id"])
+    # However a job ended, it counts.
+    _make_older(hub, first.json()["id"], "23 hours 59 minutes 50 seconds")
+    refused = client.create(team, course, key="again")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (429, "daily_limit")
+    assert 1 <= int(refused.headers["Retry-After"]) <= 10
+    _make_older(hub, first.json()["id"], "11 seconds")
+    assert client.create(team, course, key="again", replica=1).status_code == 201
+
+
+def _make_older(hub: Site, job_id: int, span: str) -> None:
+    older = "update queue.request set created_at = created_at - cast(:span as interval) where job_id = :id"
+    run(hub.database, older, span=span, id=job_id)
+
+
 def test_a_refused_creation_succeeds_once_a_job_has_ended(site: Callable[..., Site]) -> None:
     hub = site(workers=0, HUB_JOBS_MAX_PENDING_PER_ACTOR="1")
     team = hub.team()
@@ -60,7 +83,7 @@ def test_twenty_threads_with_one_key_make_one_job(site: Callable[..., Site]) -> 
     team = hub.team()
     client = hub.client(team.admin)
     course = make_course(hub.database, team, 3)
-    for turn in range(5):
+    for turn in range(scaled(20, 5)):
         answers = at_once(lambda n, key=f"turn-{turn}": client.create(team, course, key=key, replica=n % 2), range(20))
         assert Counter(answer.status_code for answer in answers) == {201: 1, 200: 19}
         assert len({answer.json()["id"] for answer in answers}) == 1

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-
-import pytest
+from collections.abc import Callable
 
 from tests.factories import make_course, run, start_tagging
 from tests.limits.harness import Client, Site, Timer, measured
@@ -16,13 +14,6 @@ PAGES = 60_000
 DISABLE_PERSON = "update hub.person set enabled = false where id = :person"
 DISABLE_MEMBERSHIP = "update hub.membership set enabled = false where person_id = :person"
 REMOVE_MEMBERSHIP = "delete from hub.membership where person_id = :person"
-
-
-@pytest.fixture
-def streams() -> Iterator[Streams]:
-    streams = Streams()
-    yield streams
-    streams.close()
 
 
 def test_streams_end_by_the_next_beat_after_access_is_lost(site: Callable[..., Site], streams: Streams) -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import psutil
-import pytest
 
 from tests.factories import Team, make_course, start_tagging
 from tests.limits.harness import Client, Site, Timer, measured, scaled
@@ -18,17 +17,10 @@ MANY = scaled(1000, 100)
 CAP = {"HUB_STREAMS_PER_PROCESS": str(MANY)}
 
 
-@pytest.fixture
-def streams() -> Iterator[Streams]:
-    allow_sockets(MANY)
-    streams = Streams()
-    yield streams
-    streams.close()
-
-
 def test_many_streams_share_one_listening_connection_and_hear_the_end(
     site: Callable[..., Site], streams: Streams
 ) -> None:
+    allow_sockets(MANY)
     hub = site(replicas=1, workers=0, **CAP)
     team, client, job_id, path = _waiting_job(hub)
     idle = _page_time(client, team)
@@ -62,6 +54,7 @@ def test_many_streams_share_one_listening_connection_and_hear_the_end(
 
 
 def test_clients_that_vanish_are_let_go(site: Callable[..., Site], streams: Streams) -> None:
+    allow_sockets(MANY)
     hub = site(replicas=1, workers=0, **CAP)
     _, client, _, path = _waiting_job(hub)
     url = hub.web[0].url + path
@@ -77,6 +70,7 @@ def test_clients_that_vanish_are_let_go(site: Callable[..., Site], streams: Stre
 
 
 def test_a_stopping_web_process_takes_leave_of_all_streams(site: Callable[..., Site], streams: Streams) -> None:
+    allow_sockets(MANY)
     hub = site(replicas=1, workers=0, **CAP)
     _, client, _, path = _waiting_job(hub)
     opened = streams.open(hub.web[0].url + path, client.headers, MANY)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-
-import pytest
 
 from tests.factories import make_course, start_tagging
 from tests.invariants import Watch
@@ -18,13 +16,6 @@ COMMITS = """
     select new_version as version, extract(epoch from pg_xact_commit_timestamp(xid::xid))::float8 as at
     from $transition where job_id = %(job)s
 """
-
-
-@pytest.fixture
-def streams() -> Iterator[Streams]:
-    streams = Streams()
-    yield streams
-    streams.close()
 
 
 def test_each_event_passes_a_buffering_and_compressing_proxy_at_once(

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
-
-import pytest
 
 from tests.factories import make_course, start_tagging
 from tests.limits.harness import Site
@@ -15,13 +13,6 @@ TABS = 8
 STREAMS_OF_A_BROWSER = 3
 LIVE = '[data-live][data-mode="live"]'
 POLLING = '[data-live][data-mode="polling"]'
-
-
-@pytest.fixture
-def streams() -> Iterator[Streams]:
-    streams = Streams()
-    yield streams
-    streams.close()
 
 
 def test_eight_tabs_load_while_streams_are_open_and_all_show_the_end(site: Callable[..., Site], browser: Any) -> None:

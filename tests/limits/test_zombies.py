@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 import psycopg
-import pytest
 
 from hub.db import driver
 from hub.queue import store
@@ -17,7 +15,7 @@ from tests.factories import Team, make_course, start_tagging
 from tests.invariants import Watch
 from tests.limits import lingering
 from tests.limits.harness import Site, freeze, scaled, thaw
-from tests.limits.wire import Wire
+from tests.limits.wire import Trap, Wire
 from tests.processes import Program, Worker, until
 
 PAGES = scaled(4000, 1500)
@@ -35,13 +33,6 @@ LATE = """
     union all
     select 'page', w.seq from $page_write w, taken where w.at > taken.at and w.pid in (select pid from mine)
 """
-
-
-@pytest.fixture
-def wire(settings: Any) -> Iterator[Wire]:
-    wire = Wire(settings.database_url)
-    yield wire
-    wire.close()
 
 
 def test_frozen_between_two_transactions(site: Callable[..., Site], watch: Watch) -> None:
@@ -112,6 +103,20 @@ def test_frozen_with_a_statement_on_its_way(site: Callable[..., Site], watch: Wa
     # Now the statement of the old claim arrives, and is executed.
     wire.release()
     thaw(first)
+    _check(hub, watch, team, job_id, first, claim)
+
+
+def test_cut_off_before_the_commit_of_its_end(site: Callable[..., Site], watch: Watch, wire: Wire) -> None:
+    hub = site(replicas=0, workers=0, **LEASE)
+    hub.add_worker(HUB_DATABASE_URL=wire.url)
+    wire.set_trap(Trap(after=b"job.succeeded", at=b"COMMIT", act="hold"))
+    team = hub.team()
+    job_id = start_tagging(hub.database, hub.settings, team, make_course(hub.database, team, PAGES)).job_id
+    wire.await_held()
+    first, claim = _holder(hub, job_id)
+    # The open transaction has the job's row; the server ends it before the lease lapses.
+    _finish_elsewhere(hub, job_id)
+    wire.release()
     _check(hub, watch, team, job_id, first, claim)
 
 

@@ -7,8 +7,23 @@ import socket
 import tempfile
 import threading
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 from urllib.parse import parse_qs, quote, urlsplit
+
+
+@dataclass(frozen=True)
+class Trap:
+    """What the wire does, once, when `at` passes on a connection on which `after` has passed before.
+
+    "hold": nothing arrives any more, `at` included. "lose": the connection breaks before `at` arrives.
+    "swallow": `at` arrives, then the connection breaks, so its answer does not.
+    """
+
+    after: bytes
+    at: bytes
+    act: Literal["hold", "lose", "swallow"]
 
 
 class Wire:
@@ -23,6 +38,8 @@ class Wire:
         self._flows.set()
         self._arrived = threading.Condition()
         self._waiting = 0
+        self._trap: Trap | None = None
+        self.sprung = threading.Event()
         self._sockets: list[socket.socket] = []
         self._listening = socket.socket(socket.AF_UNIX)
         self._listening.bind(str(path))
@@ -33,6 +50,11 @@ class Wire:
         """From now on, nothing that the process sends arrives."""
         self._flows.clear()
 
+    def set_trap(self, trap: Trap) -> None:
+        """Do something at a certain moment; `sprung` tells that it has happened."""
+        self.sprung.clear()
+        self._trap = trap
+
     def await_held(self, patience: float = 30) -> None:
         """Wait until bytes of the process wait in the wire."""
         with self._arrived:
@@ -42,18 +64,12 @@ class Wire:
         """Let everything through, first what waits."""
         self._flows.set()
 
-    def cut(self) -> None:
-        """Break all connections that go through it; new ones may be made."""
-        sockets, self._sockets = self._sockets, []
-        for end in sockets:
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-
     def close(self) -> None:
-        """Take the wire away."""
+        """Take the wire away, with all connections that go through it."""
         self.release()
         self._listening.close()
-        self.cut()
+        for end in self._sockets:
+            _break(end)
         self._folder.cleanup()
 
     def _accept(self) -> None:
@@ -73,14 +89,30 @@ class Wire:
             threading.Thread(target=self._carry, args=(far, near, False), daemon=True).start()
 
     def _carry(self, source: socket.socket, sink: socket.socket, held: bool) -> None:
+        passed = b""
         with suppress(OSError):
             while data := source.recv(65536):
+                passed = (passed + data)[-1_000_000:] if held else b""
+                act = self._spring(passed) if held else None
+                if act == "lose":
+                    break
                 if held and not self._flows.is_set():
                     self._wait()
                 sink.sendall(data)
-        for end in (source, sink):
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
+                if act == "swallow":
+                    break
+        _break(source)
+        _break(sink)
+
+    def _spring(self, passed: bytes) -> str | None:
+        trap = self._trap
+        if trap is None or (before := passed.find(trap.after)) < 0 or passed.find(trap.at, before) < 0:
+            return None
+        self._trap = None
+        if trap.act == "hold":
+            self.hold()
+        self.sprung.set()
+        return trap.act
 
     def _wait(self) -> None:
         with self._arrived:
@@ -89,6 +121,11 @@ class Wire:
         self._flows.wait()
         with self._arrived:
             self._waiting -= 1
+
+
+def _break(end: socket.socket) -> None:
+    with suppress(OSError):
+        end.shutdown(socket.SHUT_RDWR)
 
 
 def _socket_of(url: str) -> Path:
