@@ -99,10 +99,16 @@ def test_frozen_with_a_statement_on_its_way(site: Callable[..., Site], watch: Wa
     wire.hold()
     wire.await_held()
     freeze(first)
-    _finish_elsewhere(hub, job_id)
-    # Now the statement of the old claim arrives, and is executed.
+    done = hub.job(job_id).changed
+    second = hub.add_worker(HUB_QUEUE_LEASE="60", HUB_QUEUE_RENEW="20")
+    until(lambda: hub.job(job_id).changed > done + 50)
+    _freeze_between_transactions(hub, second, job_id)
+    # Now the statement of the old claim arrives, and is executed while the job runs under the new one.
     wire.release()
     thaw(first)
+    first.await_line(LOST)
+    thaw(second)
+    until(lambda: hub.job(job_id).finished_at)
     _check(hub, watch, team, job_id, first, claim)
 
 
@@ -145,6 +151,19 @@ def _holder(hub: Site, job_id: int) -> tuple[Worker, int]:
     claim = hub.job(job_id).claim
     assert claim is not None
     return worker, claim
+
+
+def _freeze_between_transactions(hub: Site, worker: Worker, job_id: int) -> None:
+    """Freeze a worker while it does not hold the job's row."""
+
+    def frozen() -> bool:
+        freeze(worker)
+        free = hub.rows("select from queue.job where id = :id for no key update skip locked", id=job_id)
+        if not free:
+            thaw(worker)
+        return bool(free)
+
+    until(frozen)
 
 
 def _finish_elsewhere(hub: Site, job_id: int) -> None:
