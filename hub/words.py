@@ -31,7 +31,6 @@ COMMON = {
     "shell.zone.change": "Change time zone",
     "shell.loaded": "Page loaded",
     "shell.reference": "Reference",
-    "shell.version": "Hub {version}",
     "nav.group.content": "Content",
     "nav.group.activity": "Activity",
     "nav.group.workspace": "Workspace",
@@ -59,7 +58,6 @@ COMMON = {
     "form.problem": "There is a problem",
     "form.error_prefix": "Error:",
     "form.save": "Save",
-    "form.back": "Back",
     "form.required": "Fill this in.",
     "form.yes_or_no": "Choose yes or no.",
     "form.choose": "Choose one of the list.",
@@ -165,7 +163,6 @@ PEOPLE = {
     "workspaces.others.caption": "Workspaces you can look into as support",
     "workspaces.open": "Open as support…",
     "workspaces.others.none": "There are no other workspaces.",
-    "workspaces.staff": "Your staff pages are in the navigation.",
     "dashboard.needs": "Needs you",
     "dashboard.needs.none": "Nothing needs your attention.",
     "dashboard.running": "Running now",
@@ -400,21 +397,6 @@ COURSES = {
     "tags.empty": "No tags here yet. They are made when a page or a course is tagged.",
 }
 
-# --- admission ---
-ADMISSION = {
-    "jobs.title": "{kind}: {subject}",
-    "jobs.kind.course.tag": "Tag a course",
-    "jobs.error.kind": "Choose a kind of job that can be started here.",
-    "jobs.error.idempotency_key": "Send a key of 1 to 200 visible characters.",
-    "jobs.error.args": "“{name}” is not what this kind of job takes.",
-    "jobs.error.course_id": "Choose a course of this workspace.",
-    "jobs.error.tags": "Give a list of 1 to 20 tags.",
-    "jobs.error.tags.too_short": "Choose at least one tag.",
-    "jobs.error.pages": "Choose which pages to tag: “all” or “untagged”.",
-    "jobs.error.no_items": "There are no pages to tag with these choices.",
-    "jobs.error.too_many_items": "This course has more than {most} pages, which is the most that one job takes on.",
-}
-
 # --- jobs ---
 JOBS = {
     "jobs.title": "{kind}: {subject}",
@@ -541,6 +523,7 @@ JOBS = {
     "jobs.left.unknown": "Working out the time left",
     "jobs.hint.retrying": "What is done is not done twice.",
     # Durations, in words that a screen reader speaks right.
+    "duration.less": "less than a second",
     "duration.seconds": "{count} seconds",
     "duration.seconds.one": "1 second",
     "duration.minutes": "{count} minutes",
@@ -572,6 +555,7 @@ JOBS = {
     "jobs.error.args_object": "The arguments must be an object of named values.",
     "jobs.error.course_id": "There is no such course in this workspace.",
     "jobs.error.tags": "Give 1 to 20 tags, each of 1 to 80 characters.",
+    "jobs.error.tags.too_short": "Choose at least one tag.",
     "jobs.error.pages": "Choose which pages to tag.",
     "jobs.error.no_items": "There are no pages to tag with these choices.",
     "jobs.error.too_many_items": "The course has more pages than one job may take: {most}.",
@@ -717,27 +701,33 @@ JOBS = {
     "jobs.started.course.tag": "Tagging started. You can leave this page; it carries on.",
     "jobs.started": "The job has started. You can leave this page; it carries on.",
     "jobs.already_started": "You already started this job.",
-    # Starting to tag a course.
-    "jobs.tag.title": "Tag {course}",
-    "jobs.tag.lead": "Tags that are there stay: nothing is ever replaced.",
-    "jobs.tag.which": "Which pages",
-    "jobs.tag.all": "All pages ({count})",
-    "jobs.tag.untagged": "Only pages without tags ({count})",
-    "jobs.tag.tags": "Tags to add",
-    "jobs.tag.tags_hint": "1 to 20 tags, one a line or separated by commas. A tag that does not exist yet is made.",
-    "jobs.tag.start": "Start tagging",
-    "jobs.tag.starting": "Starting…",
-    "jobs.tag.error_prefix": "Error: ",
-    "jobs.tag.courses": "Courses",
-    "jobs.tag.here": "Tag",
-    "jobs.tag.empty": "This course has no pages, so there is nothing to tag.",
-    "jobs.tag.back": "Back to the course",
-    "jobs.tag.active": "This course is being tagged now",
-    "jobs.tag.active_text": "{name} asked for it, {at}; {percent}% is done. Yours will run beside it; pages that have"
-    " the tags already are skipped.",
-    "jobs.tag.active_waiting": "{name} asked for it, {at}; it has not begun. Yours will run beside it; pages that have"
-    " the tags already are skipped.",
-    "jobs.tag.active_link": "Go to job {number}",
+    # Starting a job.
+    "jobs.start.starting": "Starting…",
+    "jobs.start.error_prefix": "Error: ",
+    "jobs.start.about": "About:",
+    "jobs.start.active_link": "Go to job {number}",
+    "jobs.any.start.title": "Start a job: {subject}",
+    "jobs.any.start.lead": "",
+    "jobs.any.start.button": "Start",
+    "jobs.any.start.empty": "There is nothing to do here.",
+    "jobs.any.start.active": "A job is at work here",
+    "jobs.any.start.active_text": "{name} asked for it, {at}; {percent}% is done. Yours will run beside it.",
+    "jobs.any.start.active_waiting": "{name} asked for it, {at}; it has not begun. Yours will run beside it.",
+    "jobs.course.tag.start.title": "Tag {subject}",
+    "jobs.course.tag.start.lead": "Tags that are there stay: nothing is ever replaced.",
+    "jobs.course.tag.start.button": "Start tagging",
+    "jobs.course.tag.start.empty": "This course has no pages, so there is nothing to tag.",
+    "jobs.course.tag.start.active": "This course is being tagged now",
+    "jobs.course.tag.start.active_text": "{name} asked for it, {at}; {percent}% is done. Yours will run beside it;"
+    " pages that have the tags already are skipped.",
+    "jobs.course.tag.start.active_waiting": "{name} asked for it, {at}; it has not begun. Yours will run beside it;"
+    " pages that have the tags already are skipped.",
+    "jobs.course.tag.start.which": "Which pages",
+    "jobs.course.tag.start.all": "All pages ({count})",
+    "jobs.course.tag.start.untagged": "Only pages without tags ({count})",
+    "jobs.course.tag.start.tags": "Tags to add",
+    "jobs.course.tag.start.tags_hint": "1 to 20 tags, one a line or separated by commas. A tag that does not exist yet"
+    " is made.",
     "jobs.conflict.title": "Your earlier request was different",
     "jobs.conflict.text": "This form was already sent with other choices. Nothing new was started.",
     "jobs.conflict.link": "See what was started",
@@ -911,7 +901,7 @@ AUDIT = {
     "audit.field.total": "Pages in all",
 }
 
-WORDS: dict[str, str] = COMMON | ERRORS | PEOPLE | COURSES | ADMISSION | JOBS | AUDIT
+WORDS: dict[str, str] = COMMON | ERRORS | PEOPLE | COURSES | JOBS | AUDIT
 
 
 def say(key: str, **values: Any) -> str:

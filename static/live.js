@@ -72,7 +72,7 @@
       const response = await fetch(url, {
         cache: "no-store",
         credentials: "same-origin",
-        headers: { Accept: "text/html" },
+        headers: { Accept: "text/html", "Hub-Live": "1" },
         signal: AbortSignal.timeout(15_000),
       });
       const text = await response.text();

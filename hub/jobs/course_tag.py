@@ -11,13 +11,13 @@ from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
-from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from hub import words
-from hub.errors import Invalid
+from hub.errors import Invalid, NotFound
 from hub.jobs import PEOPLE, people
-from hub.models import tag
-from hub.models.course import Course
+from hub.models import course, tag
+from hub.models.workspace import Workspace
 from hub.queue import Context, Fail, Kind, register
 
 # A page that others keep changing is read again this often before that is recorded as its failure.
@@ -42,27 +42,38 @@ class Args(BaseModel):
     asked: dict[str, Any]
 
 
+def form(session: Session, workspace: Workspace, asked: dict[str, Any]) -> people.Form:
+    """What the start page tells: the course and its pages. Raises NotFound for a course of another workspace."""
+    try:
+        course_id = UUID(str(asked.get("course_id")))
+    except ValueError:
+        raise NotFound from None
+    found = course.find_course(session, workspace.id, course_id)
+    pages, tagged = course.count_pages(session, course_id)
+    values = {"pages": pages, "untagged": pages - tagged}
+    return people.Form(f"course:{course_id}", found.title, values, empty=pages == 0)
+
+
 def open_job(order: people.Order) -> people.Opening:
     """Find the course and make the tags; the worklist is the course's pages, in their order."""
     command: Command = order.args
-    course = order.session.scalar(
-        select(Course).where(Course.id == command.course_id, Course.workspace_id == order.workspace.id)
-    )
-    if course is None:
-        raise Invalid({"course_id": words.say("jobs.error.course_id")})
+    try:
+        found = course.find_course(order.session, order.workspace.id, command.course_id)
+    except NotFound:
+        raise Invalid({"course_id": words.say("jobs.error.course_id")}) from None
     tags = tag.ensure_tags(order.session, order.workspace.id, command.tags)
     most = order.settings.jobs_max_course_pages
     return people.Opening(
         args={
-            "course_id": str(course.id),
+            "course_id": str(found.id),
             "tag_ids": [str(row.id) for row in tags],
             "asked": command.model_dump(mode="json"),
         },
-        subject=f"course:{course.id}",
-        subject_name=course.title,
+        subject=f"course:{found.id}",
+        subject_name=found.title,
         items=ALL_PAGES if command.pages == "all" else UNTAGGED_PAGES,
         # One more than allowed tells "too many" without listing a million.
-        values={"course_id": course.id, "most": most + 1},
+        values={"course_id": found.id, "most": most + 1},
         most=most,
         told={"tags": command.tags, "pages": command.pages},
     )
@@ -165,6 +176,7 @@ register(
         attempts=5,
         deadline=300.0,
         steps=True,
+        form=form,
         opening=open_job,
         recorded=people.record_end,
     )

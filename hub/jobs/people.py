@@ -29,6 +29,19 @@ class Order:
 
 
 @dataclass(frozen=True)
+class Form:
+    """What the start page of a kind tells of its subject; `values` are for the kind's template.
+
+    `empty`: there is nothing that a job could do.
+    """
+
+    subject: str
+    subject_name: str
+    values: dict[str, Any] = field(default_factory=dict)
+    empty: bool = False
+
+
+@dataclass(frozen=True)
 class Opening:
     """A kind's answer to an order.
 
@@ -48,7 +61,12 @@ class Opening:
 
 def title(kind: str, subject_name: str) -> str:
     """A job's name for people, such as “Tag a course: Introduction to Biology”."""
-    return words.say("jobs.title", kind=words.say(f"jobs.kind.{kind}"), subject=subject_name)
+    return words.say("jobs.title", kind=kind_name(kind), subject=subject_name)
+
+
+def kind_name(kind: str) -> str:
+    """The kind's name for people; its key while nobody has found words for it."""
+    return words.say(f"jobs.kind.{kind}") if words.has(f"jobs.kind.{kind}") else kind
 
 
 def record_end(session: Session, ended: Ended) -> None:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, tzinfo
 from typing import Any
 
 from hub import words
+from hub.jobs import people
 from hub.queue.reads import Job
 
 LABELS = (
@@ -64,12 +65,12 @@ def bucket(job: Job) -> str:
 
 def title(job: Job) -> str:
     """The job's name, such as “Tag a course: Introduction to Biology”."""
-    return words.say("jobs.title", kind=kind_name(job.kind), subject=job.subject_name)
+    return people.title(job.kind, job.subject_name)
 
 
 def kind_name(kind: str) -> str:
     """The kind's name for people."""
-    return words.say(f"jobs.kind.{kind}") if words.has(f"jobs.kind.{kind}") else kind
+    return people.kind_name(kind)
 
 
 def of_kind(kind: str, key: str, **values: Any) -> str:
@@ -403,6 +404,8 @@ def left_words(seconds: float) -> str:
 def duration(seconds: float) -> str:
     """A length of time in words: “42 seconds”, “3 min 12 s”, “2 h 5 min”, “3 days”; never negative."""
     whole = max(0, int(seconds))
+    if whole == 0:
+        return words.say("duration.less")
     if whole < 60:
         return words.say("duration.seconds", count=whole)
     minutes, rest = divmod(whole, 60)

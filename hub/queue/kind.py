@@ -32,8 +32,9 @@ class Kind:
     deadline: seconds that an attempt may take; with `steps`, the longest time without a finished item.
     recorded: called in the ending transaction; writes what must never be missing (audit). If it raises, nothing ends.
     closing: called after it in a savepoint; marks the subject. If it raises three times, the job ends without it.
-    command, opening: of kinds that people start, the pydantic model of what they send, and the hook that turns it into
-    `args` and a worklist in the creating transaction; see `hub.jobs.people`.
+    command, form, opening: of kinds that people start, the pydantic model of what they send, the hook that says what
+    their start page shows, and the hook that turns a command into `args` and a worklist in the creating transaction;
+    see `hub.jobs.people`.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Kind:
     recorded: Callable[[Session, Ended], None] | None = None
     closing: Callable[[Session, Ended], None] | None = None
     command: type[Any] | None = None
+    form: Callable[..., Any] | None = None
     opening: Callable[..., Any] | None = None
 
     @property

@@ -181,7 +181,7 @@ def _load(token: str) -> SignedIn | None:
         visitor = session.find(db_session, token)
         if visitor is None:
             return None
-        if not _marked("passive") and visitor.now - visitor.seen_at >= session.TOUCH_EVERY:
+        if not is_passive() and visitor.now - visitor.seen_at >= session.TOUCH_EVERY:
             session.touch(db_session, visitor.session_id)
     return SignedIn(token, visitor)
 
@@ -200,8 +200,8 @@ def _marked(mark: str) -> bool:
 
 
 def is_passive() -> bool:
-    """Whether the current view is one that pages fetch by themselves."""
-    return _marked("passive")
+    """Whether a page fetches this by itself: by the view's mark, or by what live.js says of a part it fetches anew."""
+    return _marked("passive") or "Hub-Live" in request.headers
 
 
 def start_session(db_session: Session, person: Person) -> SignedIn:

@@ -24,7 +24,7 @@ from hub.errors import Conflict, Invalid, Malformed, NotFound, Refusal, TooMany
 from hub.jobs import cancel as cancelling
 from hub.jobs import create as creating
 from hub.jobs import kinds, view
-from hub.models import audit, course, rate
+from hub.models import audit, rate
 from hub.queue import reads
 from hub.queue.reads import Job
 from hub.web import address, auth, errors, filters, respond, stream
@@ -195,7 +195,13 @@ def _chips(place: Place) -> list[tuple[str, str]]:
 @bp.get("/w/<slug>/courses/<uuid:course_id>/tag")
 def start_tagging(slug: str, course_id: UUID) -> Response:
     """The form that starts to tag a course."""
-    return _tagging_form(slug, Entered(args={"course_id": str(course_id), "pages": request.args.get("pages", "all")}))
+    return _start_page(slug, Entered("course.tag", args=request.args.to_dict() | {"course_id": str(course_id)}))
+
+
+@bp.get("/w/<slug>/jobs/new/<kind>")
+def new(slug: str, kind: str) -> Response:
+    """The form that starts a job of any kind; what it is about stands in the address, as in ``?course_id=…``."""
+    return _start_page(slug, Entered(kind, args=request.args.to_dict()))
 
 
 @bp.post("/w/<slug>/jobs")
@@ -283,32 +289,30 @@ def _form_again(slug: str, error: Refusal) -> Response:
         entered = _entered()
     except Refusal:
         raise error from None
-    # The other kinds' start pages stand with what they are about.
-    if entered.kind != "course.tag":
+    if not isinstance(entered.args, dict) or entered.kind not in kinds():
         raise error
-    response = _tagging_form(slug, entered, error)
+    response = _start_page(slug, entered, error)
     errors.record_refusal(error)
     return response
 
 
-def _tagging_form(slug: str, entered: Entered, error: Refusal | None = None) -> Response:
+def _start_page(slug: str, entered: Entered, error: Refusal | None = None) -> Response:
     """The start page with what was entered. After a field error or a limit the same key may be used again."""
-    try:
-        course_id = UUID(str(entered.args.get("course_id")))
-    except ValueError:
-        raise NotFound from None
+    respond.refuse_unstorable(entered.args)
+    declared = kinds().get(entered.kind)
     with database().transaction() as session:
         place = auth.enter(session, slug, "job.start")
-        subject = course.find_course(session, place.workspace.id, course_id)
-        pages, tagged = course.count_pages(session, course_id)
-        active = reads.active_for_subject(driver(session), f"course:{course_id}")
+        if declared is None or declared.form is None:
+            raise NotFound
+        form = declared.form(session, place.workspace, entered.args)
+        active = reads.active_for_subject(driver(session), form.subject)
     response = respond.render(
         "jobs/start.html",
         error.status if error else 200,
-        kind=_kind_template("course.tag"),
-        course=subject,
-        pages=pages,
-        untagged=pages - tagged,
+        kind=_kind_template(declared.name),
+        name=declared.name,
+        form=form,
+        here=f"{url_for('jobs.new', slug=slug, kind=declared.name)}?{urlencode(_texts(entered.args))}",
         values=entered.args,
         key=entered.key if error and isinstance(entered.key, str) and entered.key else str(uuid.uuid4()),
         active=active,
@@ -320,6 +324,10 @@ def _tagging_form(slug: str, entered: Entered, error: Refusal | None = None) -> 
     if isinstance(error, TooMany):
         response.headers["Retry-After"] = str(error.retry_after)
     return response
+
+
+def _texts(args: dict[str, Any]) -> dict[str, str]:
+    return {name: value for name, value in args.items() if isinstance(value, str)}
 
 
 # One job

@@ -204,7 +204,7 @@ def test_time_left_is_rounded_to_what_is_known(minutes: float, text: str) -> Non
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
-        (-5, "0 seconds"),
+        (-5, "less than a second"),
         (1, "1 second"),
         (42.9, "42 seconds"),
         (60, "1 minute"),

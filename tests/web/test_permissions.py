@@ -72,6 +72,7 @@ RIGHTS: dict[str, str] = {
     "jobs.events": "workspace.see",
     "jobs.failures": "workspace.see",
     "jobs.start_tagging": "job.start",
+    "jobs.new": "job.start",
     "jobs.create": "job.start",
     "jobs.confirm_cancel": "job.start",
     "jobs.cancel": "job.start",
@@ -123,6 +124,7 @@ def world(app: Any, database: Any) -> World:
         "event_id": event[0].id,
         "session_id": "01890000-0000-7000-8000-000000000000",
         "filename": "app.css",
+        "kind": "course.tag",
     }
     return World(team.workspace.slug, parts, visitors)
 
@@ -131,6 +133,9 @@ def asked(app: Any, world: World, endpoint: str, method: str, who: str) -> int:
     """The status that somebody gets; the content of what is sent is mostly wrong, which is looked at after rights."""
     rules = [rule for rule in app.url_map.iter_rules(endpoint) if method in (rule.methods or ())]
     values = {name: world.parts[name] for name in rules[0].arguments}
+    if endpoint == "jobs.new":
+        # What the job is to be about stands in the query.
+        values["course_id"] = world.parts["course_id"]
     path = app.url_map.bind("localhost").build(endpoint, values, method=method)
     answer = world.visitors[who].json(method, path, {} if method != "GET" else None)
     answer.close()
