@@ -41,6 +41,8 @@ def main() -> NoReturn:
         sys.exit(130)
     except HubError as error:
         _fail(_sentence(error))
+    except UnicodeError:
+        _fail("Arguments and input must be valid UTF-8.")
     except Exception as error:
         reason = _database_reason(error)
         if reason is None:
@@ -248,8 +250,9 @@ def user_add(
     with _transaction(email) as (session, actor):
         found = person.find(session, address)
         if found is None or slug is None or password_stdin:
-            password = _password(password_stdin)
-            found = people.add_person(session, address, password, actor=actor, name=name, staff=staff)
+            address = people.valid_email(address)
+            hashed = person.hash_password(people.valid_password(_password(password_stdin)))
+            found = people.add_person(session, address, hashed, actor=actor, name=name, staff=staff)
         if slug is not None:
             people.add_member(session, _workspace(session, slug), found, role, actor)
         report = {"id": str(found.id), "email": found.email, "name": found.name, "staff": found.staff}

@@ -42,11 +42,13 @@ def _make(session: Session, password: str) -> None:
     actor = audit.Actor(None, words.say("app.name"), kind="hub", channel="hub")
     workspace = people.add_workspace(session, SLUG, words.say("demo.workspace"), actor)
     for role in MEMBERS:
-        added = people.add_person(session, f"{role}@{DOMAIN}", password, actor=actor, name=words.say(f"demo.{role}"))
+        hashed = person.hash_password(password)
+        added = people.add_person(session, f"{role}@{DOMAIN}", hashed, actor=actor, name=words.say(f"demo.{role}"))
         people.add_member(session, workspace, added, role, actor)
     for staff in STAFF:
         name = words.say(f"demo.{staff}")
-        people.add_person(session, f"{staff}@{DOMAIN}", password, actor=actor, name=name, staff=staff)
+        hashed = person.hash_password(password)
+        people.add_person(session, f"{staff}@{DOMAIN}", hashed, actor=actor, name=name, staff=staff)
     pages = [PageSource(title, body, "") for title, body in COURSE]
     importing.import_course(session, workspace.id, words.say("demo.course"), pages, actor, words.say("app.name"))
 

@@ -145,6 +145,13 @@ def test_what_cannot_be_is_told_in_one_sentence(
     assert rows(database, "select count(*) from audit.event") == before
 
 
+def test_text_that_is_no_utf8_is_told_in_one_sentence(hub: Any) -> None:
+    for arguments in (("user", "disable", "a\udcff@hub.example"), ("workspace", "add", "x", "--name", "a\udcff")):
+        refused = hub(*arguments)
+        assert refused.code == 1
+        assert refused.err.startswith("hub: ") and refused.err.count("\n") == 1
+
+
 def test_an_address_is_taken_once(hub: Any, database: Any) -> None:
     factories.make_person(database, email="ann@hub.example")
     refused = hub("user", "add", "ANN@hub.example", "--password-stdin", stdin=PASSWORD)

@@ -99,7 +99,7 @@ def test_a_second_disabling_changes_nothing(database: Any, team: Team) -> None:
 def test_one_address_and_one_slug_are_taken_once(database: Any, team: Team) -> None:
     def add_person() -> Any:
         with database.transaction() as session:
-            return people.add_person(session, "Ann@hub.example", "a long enough password", actor=team.actor).email
+            return people.add_person(session, "Ann@hub.example", "a hash", actor=team.actor).email
 
     def add_workspace() -> Any:
         with database.transaction() as session:
@@ -132,7 +132,7 @@ def test_addresses_that_are_none(email: object) -> None:
 @pytest.mark.parametrize("name", ["x" * 121, "a\x00b", "a\ud800b", "\t\n", 5])
 def test_names_that_are_none(database: Any, team: Team, name: object) -> None:
     with pytest.raises(Invalid) as refused, database.transaction() as session:
-        people.add_person(session, "ann@hub.example", "a long enough password", actor=team.actor, name=name)
+        people.add_person(session, "ann@hub.example", "a hash", actor=team.actor, name=name)
     assert list(refused.value.fields) == ["name"]
 
 
