@@ -66,7 +66,7 @@ def _refuse_nul() -> None:
 
 
 def _from_http(error: HTTPException) -> Response:
-    # Werkzeug raises these while routing and while reading a request; its redirects pass as they are.
+    # Werkzeug raises these while routing and while reading a request.
     known: dict[int, Refusal] = {
         404: NotFound(),
         405: MethodNotAllowed(),
@@ -74,10 +74,6 @@ def _from_http(error: HTTPException) -> Response:
         415: WrongType(),
     }
     code = error.code or 500
-    if code < 400:
-        response = error.get_response()
-        assert isinstance(response, Response)
-        return response
     response = _answer(known.get(code) or (Malformed() if code < 500 else Unexpected()))
     if code == 405 and error.get_response().headers.get("Allow"):
         response.headers["Allow"] = error.get_response().headers["Allow"]

@@ -6,8 +6,10 @@ import logging
 import secrets
 import time
 from contextlib import ExitStack
+from urllib.parse import urlsplit
 
 from flask import Flask, Response, g, request
+from werkzeug.routing import RequestRedirect
 
 from hub import log
 
@@ -60,6 +62,10 @@ def _finish(response: Response) -> Response:
     elif request.endpoint != "static":
         response.headers.setdefault("Cache-Control", "no-store")
         response.vary.update(("Accept", "Cookie", "HX-Request"))
+    if isinstance(request.routing_exception, RequestRedirect):
+        # Made a path of this site, like all our redirects: the host that a request names is not to be believed.
+        split = urlsplit(request.routing_exception.new_url)
+        response.headers["Location"] = split._replace(scheme="", netloc="").geturl()
     access.info(
         "request",
         extra={

@@ -69,6 +69,12 @@ def test_no_redirect_names_a_host(client: Any, database: Any) -> None:
     assert answer.location.startswith("/sign-in")
 
 
+@pytest.mark.parametrize(("asked", "led_to"), [("/w/demo?a=1", "/w/demo/?a=1"), ("/w//demo/jobs", "/w/demo/jobs")])
+def test_a_corrected_address_stays_on_this_site(client: Any, database: Any, asked: str, led_to: str) -> None:
+    answer = client.get(asked, headers=HTML | {"Host": "evil.example"})
+    assert (answer.status_code, answer.location) == (308, led_to)
+
+
 def test_each_request_leaves_one_line_without_its_query(client: Any, database: Any) -> None:
     written = io.StringIO()
     handler = logging.StreamHandler(written)
