@@ -375,7 +375,7 @@ create table watch.transition (
     xid xid8 not null default pg_current_xact_id(), pid integer not null default pg_backend_pid(),
     application text not null default current_setting('application_name'),
     job_id bigint not null, old_state text, new_state text not null, old_version bigint, new_version bigint not null,
-    old_done integer, new_done integer not null, old_claim bigint, new_claim bigint, attempt smallint not null,
+    old_done integer, new_done integer not null, old_claim bigint, new_claim bigint, attempt integer not null,
     attempt_changed boolean not null, old_cancel timestamptz, new_cancel timestamptz, visible boolean not null,
     setting_up boolean not null
 );

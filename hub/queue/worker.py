@@ -68,7 +68,8 @@ class Worker:
             while not self._stopping:
                 self._await_news()
             return 0
-        self._register()
+        if not self._register():
+            return 0
         self._keeper.start()
         listener = self._listen()
         log.info("worker ready", extra={"worker": self._number, "lanes": self._lanes})
@@ -93,18 +94,20 @@ class Worker:
             while True:
                 self._news.get_nowait()
 
-    def _register(self) -> None:
+    def _register(self) -> bool:
+        """Draw this worker's number, waiting for the database if need be; False: told to stop meanwhile."""
         name = f"{socket.gethostname()}:{os.getpid()}"
-        while True:
+        while not self._stopping:
             try:
                 with self._database.autocommit() as connection:
                     self._number = store.start_worker(connection, name, self._lanes)
-                return
+                return True
             except Exception as error:
-                if not is_connection_loss(error) or self._stopping:
+                if not is_connection_loss(error):
                     raise
                 log.warning("database away: %s", type(error).__name__)
                 self._await_news(random.uniform(0.5, 1.5))
+        return False
 
     def _listen(self) -> Listener:
         def on_notify(_channel: str, queue: str) -> None:

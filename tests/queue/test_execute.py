@@ -104,6 +104,19 @@ def test_the_last_failed_attempt_ends_the_job_with_a_dead_letter(bench: Bench) -
     assert bench.attempts(job_id) == [(1, "retry", "handler_failed"), (2, "retry", "handler_failed")]
 
 
+@pytest.mark.parametrize("attempts", [20, 40, 2_000_000])
+def test_however_many_attempts_there_were_failing_goes_on_as_ever(bench: Bench, attempts: int) -> None:
+    kind = bench.kind(raising(ValueError("again")))
+    job_id = bench.enqueue(kind)
+    many = "update queue.job set attempt = :attempts - 2, max_attempts = :attempts, version = version + 1"
+    run(bench.database, many, attempts=attempts)
+    bench.work(kind)
+    assert 0 < bench.job(job_id).due_in <= bench.settings.queue_retry_max
+    bench.make_due(job_id)
+    bench.work(kind)
+    assert (bench.job(job_id).state, bench.job(job_id).attempt) == ("failed", attempts)
+
+
 def test_a_handler_may_fail_for_good_at_once(bench: Bench) -> None:
     kind = bench.kind(raising(Fail("actor_not_authorized")))
     job_id = bench.enqueue(kind)

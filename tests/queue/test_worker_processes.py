@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -202,6 +204,21 @@ def test_an_idle_worker_stops_at_the_first_signal(database: Database, start: Sta
         worker = start(**RARELY)
         worker.send(number)
         assert worker.wait() == 0
+
+
+def test_a_worker_that_waits_for_the_database_stops_at_the_first_signal(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    away = environ | {"HUB_DATABASE_URL": f"postgresql://hub_app@/hub?host={tmp_path}"}
+    worker = Program([sys.executable, "-m", "tests.queue.entry", "test.act=1"], away)
+    worker.await_line("database away")
+    assert worker.terminate() == 0
+
+
+def test_a_signal_at_any_moment_stops_a_worker(environ: dict[str, str]) -> None:
+    script = Program([sys.executable, "-m", "tests.queue.signals"], environ)
+    assert script.wait() == 0, script.output
+    assert re.search(r"stopped at each of \d\d+ lines and while it waited", script.output)
 
 
 def test_a_handler_that_does_not_stop_in_time_loses_its_job_uncharged(database: Database, start: Start) -> None:

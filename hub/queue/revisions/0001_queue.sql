@@ -23,8 +23,8 @@ create table queue.job (
     subject             text,
     -- The singleton key of an exclusive kind while the job lives.
     live_key            text,
-    attempt             smallint not null default 0,
-    max_attempts        smallint not null check (max_attempts > 0),
+    attempt             integer not null default 0,
+    max_attempts        integer not null check (max_attempts > 0),
     -- How long an attempt may run; for kinds that step through items, the longest time without a step.
     attempt_seconds     real not null check (attempt_seconds > 0),
     -- The fence: worker number * 2^32 + that worker's own counter. Null unless running.
@@ -114,7 +114,7 @@ create table queue.worklist (
 create table queue.attempt (
     job_id     bigint not null references queue.job on delete cascade,
     claim      bigint not null,
-    number     smallint not null,
+    number     integer not null,
     started_at timestamptz not null,
     ended_at   timestamptz not null default clock_timestamp(),
     outcome    queue.attempt_outcome not null,
