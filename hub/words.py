@@ -36,6 +36,8 @@ COMMON = {
     "nav.group.workspace": "Workspace",
     "nav.group.staff": "Operations",
     "nav.dashboard": "Dashboard",
+    "nav.workspaces": "Your workspaces",
+    "nav.account": "Your account",
     "nav.courses": "Courses",
     "nav.tags": "Tags",
     "nav.knowledge": "Knowledge",
@@ -195,10 +197,10 @@ PEOPLE = {
     "members.change_role": "Change role",
     "members.role.hint": "Jobs that somebody started stop before their next page when they are no admin any more.",
     "members.disable": "Take access away",
-    "members.disable.text": "{name} cannot open this workspace any more. Their jobs stop before the next page."
-    " You can give access back at any time.",
+    "members.disable.text": "{name} will no longer be able to open this workspace, and their jobs stop before the next"
+    " page. You can give access back at any time.",
     "members.enable": "Give access back",
-    "members.enable.text": "{name} can open this workspace again, as {role}.",
+    "members.enable.text": "{name} will be able to open this workspace again, as {role}.",
     "members.now": "{name} has access as {role}.",
     "members.now_disabled": "{name} no longer has access.",
     "members.history": "History in the audit trail",

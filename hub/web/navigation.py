@@ -19,6 +19,8 @@ class Entry:
     icon: str
 
 
+# Where no workspace is chosen; the right to these is to be signed in.
+ELSEWHERE = [Entry("workspaces", "/workspaces", "", "home"), Entry("account", "/account", "", "people")]
 WORKSPACE: dict[str, list[Entry]] = {
     "overview": [Entry("dashboard", "/w/<slug>/", "workspace.see", "home")],
     "content": [
@@ -69,7 +71,9 @@ def navigation() -> dict[str, list[Link]]:
     existing = {rule.rule for rule in current_app.url_map.iter_rules()}
     groups: dict[str, list[Link]] = {}
     place = g.get("place")
-    if place is not None:
+    if place is None:
+        groups["overview"] = [_link(entry, "") for entry in ELSEWHERE]
+    else:
         for group, entries in WORKSPACE.items():
             allowed = [entry for entry in entries if entry.rule in existing and place.may(entry.action)]
             groups[group] = [_link(entry, place.workspace.slug) for entry in allowed]
