@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -14,6 +14,7 @@ from tests.limits.harness import Client, Site, Timer, at_once, measured, scaled
 
 RACES = scaled(200, 60)
 CANCELS = scaled(100, 30)
+LANES = 2
 # Page changes by a job that come after its cancelled row.
 LATE = """
     select w.page_id, t.job_id from $page_write w
@@ -84,7 +85,19 @@ def _check(hub: Site, watch: Watch, client: Client, team: Team, jobs: list[int])
     cancelled = [job_id for job_id, state in states.items() if state == "cancelled"]
     assert cancelled
     _check_told_alike(hub, client, team, states)
+    _check_lanes(watch)
     _check_counters(hub, cancelled)
+
+
+def _check_lanes(watch: Watch) -> None:
+    """No worker had more jobs under claims at once than it has lanes. (A claim's upper half is its worker.)"""
+    held: dict[int, set[int]] = defaultdict(set)
+    for row in watch.rows("select job_id, old_claim, new_claim from $transition order by seq"):
+        if row["old_claim"] is not None:
+            held[row["old_claim"] >> 32].discard(row["job_id"])
+        if row["new_claim"] is not None:
+            held[row["new_claim"] >> 32].add(row["job_id"])
+            assert len(held[row["new_claim"] >> 32]) <= LANES
 
 
 def _told_states(hub: Site, client: Client, team: Team, jobs: list[int]) -> dict[int, str]:
