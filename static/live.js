@@ -294,6 +294,8 @@
 
     const finish = () => {
       if (mode === "ended") return;
+      // A message such as "Stopping" is no longer true.
+      write(one("#messages .message-good p"), panel.dataset.say);
       stop();
       enter("ended");
       worker = null;

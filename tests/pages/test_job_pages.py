@@ -272,6 +272,16 @@ def test_cancel_needs_only_the_keyboard(enter: Enter, database: Database, team: 
     expect(page.locator("#messages")).to_contain_text("Cancelled. Nothing was changed.")
 
 
+def test_a_message_of_stopping_gives_way_to_the_end(enter: Enter, database: Database, running: int) -> None:
+    page = open_job(enter(), running)
+    page.locator("#cancel").click()
+    page.get_by_role("dialog").get_by_role("button", name="Cancel job").click()
+    expect(page.locator("#messages")).to_contain_text("Stopping.")
+    finish_job(database, running)
+    expect(page.locator("#messages")).not_to_contain_text("Stopping")
+    expect(page.locator("#messages")).to_contain_text("Finished with problems")
+
+
 def test_a_double_click_starts_one_job(enter: Enter, database: Database, team: Team) -> None:
     course = factories.make_course(database, team)
     page = enter()
