@@ -1,10 +1,10 @@
-"""The main navigation: where a visitor can go from here. A page that this app does not have is left out."""
+"""The main navigation: where a visitor can go from here."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flask import Flask, current_app, g, request
+from flask import Flask, g, request
 
 from hub.web import auth
 
@@ -26,26 +26,15 @@ WORKSPACE: dict[str, list[Entry]] = {
     "content": [
         Entry("courses", "/w/<slug>/courses", "workspace.see", "book"),
         Entry("tags", "/w/<slug>/tags", "workspace.see", "tag"),
-        Entry("knowledge", "/w/<slug>/knowledge", "workspace.see", "document"),
-        Entry("sharepoint", "/w/<slug>/sharepoint", "workspace.see", "cloud"),
-        Entry("departments", "/w/<slug>/departments", "workspace.see", "people"),
     ],
     "activity": [
         Entry("jobs", "/w/<slug>/jobs", "workspace.see", "jobs"),
-        Entry("backups", "/w/<slug>/backups", "workspace.see", "archive"),
         Entry("audit", "/w/<slug>/audit", "audit.read", "audit"),
     ],
     "workspace": [Entry("members", "/w/<slug>/members", "members.manage", "people")],
 }
-STAFF: dict[str, list[Entry]] = {
-    "staff": [
-        Entry("all_audit", "/audit", "support", "audit"),
-        Entry("queues", "/ops/queues", "staff", "jobs"),
-        Entry("dead_letters", "/ops/dead-letters", "staff", "alert"),
-        Entry("schedules", "/ops/schedules", "staff", "clock"),
-        Entry("workers", "/ops/workers", "staff", "server"),
-    ]
-}
+# For staff; the right is their flag.
+STAFF = [Entry("all_audit", "/audit", "support", "audit")]
 
 
 @dataclass(frozen=True)
@@ -68,19 +57,15 @@ def navigation() -> dict[str, list[Link]]:
     visitor = auth.current()
     if visitor is None:
         return {}
-    existing = {rule.rule for rule in current_app.url_map.iter_rules()}
     groups: dict[str, list[Link]] = {}
     place = g.get("place")
     if place is None:
         groups["overview"] = [_link(entry, "") for entry in ELSEWHERE]
     else:
         for group, entries in WORKSPACE.items():
-            allowed = [entry for entry in entries if entry.rule in existing and place.may(entry.action)]
+            allowed = [entry for entry in entries if place.may(entry.action)]
             groups[group] = [_link(entry, place.workspace.slug) for entry in allowed]
-    staff = visitor.person.staff
-    if staff:
-        allowed = [e for e in STAFF["staff"] if e.rule in existing and e.action in (staff, "staff")]
-        groups["staff"] = [_link(entry, "") for entry in allowed]
+    groups["staff"] = [_link(entry, "") for entry in STAFF if entry.action == visitor.person.staff]
     return {group: links for group, links in groups.items() if links}
 
 

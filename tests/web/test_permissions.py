@@ -73,6 +73,7 @@ RIGHTS: dict[str, str] = {
     "jobs.failures": "workspace.see",
     "jobs.start_tagging": "job.start",
     "jobs.new": "job.start",
+    "find.show": "workspace.see",
     "jobs.create": "job.start",
     "jobs.confirm_cancel": "job.start",
     "jobs.cancel": "job.start",
