@@ -75,7 +75,7 @@ class Execution:
         if self.job.cancelled:
             self._end(declared, "cancelled")
         elif self.job.used_up:
-            self._end(declared, "failed", code=self.job.cause or "worker_lost", dead=True)
+            self._end(declared, "failed", code=self.job.cause or "handler_failed", dead=True)
         else:
             self._handle(declared)
 

@@ -156,7 +156,7 @@ with recursive due as materialized (
     where id = any(array(select id from candidate)) and state = 'queued' and again_at is null
     for no key update skip locked
 ), chosen as (
-    select id, 0 as line, cause, state = 'running' and attempt >= max_attempts as used_up,
+    select id, 0 as line, cause, attempt >= max_attempts as used_up,
            cancelled
     from due
     union all

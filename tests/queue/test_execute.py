@@ -141,6 +141,18 @@ def test_a_job_past_its_last_attempt_is_closed_and_never_handled(bench: Bench) -
     assert bench.attempts(job_id) == [(1, "lost", "worker_lost"), (2, "lost", "worker_lost")]
 
 
+def test_a_waiting_job_without_attempts_left_is_closed_and_never_handled(bench: Bench) -> None:
+    handled: list[int] = []
+    kind = bench.kind(lambda context, args: handled.append(context.job.id), attempts=3)
+    job_id = bench.enqueue(kind)
+    with bench.connection() as connection:
+        store.retry(connection, bench.claim_one(kind), wait=0.0, code="handler_failed", error="x")
+    run(bench.database, "update queue.job set max_attempts = 1")
+    bench.work(kind)
+    assert handled == []
+    assert bench.dead_letters() == [(job_id, "handler_failed")]
+
+
 def test_a_job_whose_last_attempt_hung_says_so(bench: Bench) -> None:
     kind = bench.kind(attempts=1)
     job_id = bench.enqueue(kind)

@@ -81,7 +81,8 @@ def test_renewal_goes_on_after_an_outage(bench: Bench, keeper: LeaseKeeper, admi
         until(lambda: bench.job(job.id).due_in > LONG / 2)
         with psycopg.connect(admin_url) as connection:
             connection.execute(
-                "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'hub worker leases'"
+                "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() "
+                "and application_name = 'hub worker leases'"
             )
         run(bench.database, "update queue.job set again_at = statement_timestamp()")
     until(lambda: bench.job(job.id).due_in > LONG / 2)
@@ -94,7 +95,8 @@ def test_a_row_locked_by_its_own_handler_does_not_cost_the_lease(bench: Bench, k
         connection.execute("select from queue.job where id = %s for update", [job.id])
         connection.execute("update queue.job set again_at = statement_timestamp() where id = %s", [job.id])
         waiting = (
-            "select pid from pg_stat_activity where application_name = 'hub worker leases' and wait_event_type = 'Lock'"
+            "select pid from pg_stat_activity where datname = current_database() "
+            "and application_name = 'hub worker leases' and wait_event_type = 'Lock'"
         )
         until(lambda: connection.execute("select pg_stat_clear_snapshot()") and connection.execute(waiting).fetchone())
     until(lambda: bench.job(job.id).due_in > LONG / 2)

@@ -59,7 +59,9 @@ def test_it_connects_again_and_says_so_when_its_connection_is_cut(database: Data
     with listening(database.url) as ear:
         with psycopg.connect(admin_url) as connection:
             connection.execute(
-                "select pg_terminate_backend(pid) from pg_stat_activity where application_name = %s", [NAME]
+                "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() "
+                "and application_name = %s",
+                [NAME],
             )
         ear.connected.get(timeout=PATIENCE)
         notify(database, "hub_job", "1")
@@ -93,7 +95,9 @@ def test_a_ping_on_a_dead_connection_leads_to_a_new_one(database: Database, admi
         for number in range(3):
             with psycopg.connect(admin_url) as connection:
                 connection.execute(
-                    "select pg_terminate_backend(pid) from pg_stat_activity where application_name = %s", [NAME]
+                    "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() "
+                    "and application_name = %s",
+                    [NAME],
                 )
             ear.connected.get(timeout=PATIENCE)
             notify(database, "hub_job", str(number))
@@ -104,7 +108,9 @@ def test_it_stops_while_nothing_is_said(database: Database, admin_url: str) -> N
     with listening(database.url):
         pass
     with psycopg.connect(admin_url) as connection:
-        left = connection.execute("select from pg_stat_activity where application_name = %s", [NAME]).fetchall()
+        left = connection.execute(
+            "select from pg_stat_activity where datname = current_database() and application_name = %s", [NAME]
+        ).fetchall()
     assert left == []
 
 
