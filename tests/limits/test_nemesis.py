@@ -12,7 +12,7 @@ from tests.invariants import Watch
 from tests.limits.harness import Site, Timer, freeze, measured, scaled, thaw
 from tests.limits.load import PENDING, Load
 
-SECONDS = scaled(120, 15)
+SECONDS = scaled(120, 8)
 LEASE = {"HUB_QUEUE_LEASE": "3", "HUB_QUEUE_RENEW": "1", "HUB_QUEUE_RETRY_BASE": "0.2"}
 CUT = """
     select pg_terminate_backend(pid) from pg_stat_activity
@@ -38,7 +38,7 @@ def test_connections_cut_all_the_time(site: Callable[..., Site], watch: Watch) -
     load = Load(hub, team, [make_course(hub.database, team, 100) for _ in range(4)])
     whole, cuts = Timer(), 0
     with load.going():
-        while whole.seconds < scaled(60, 8):
+        while whole.seconds < scaled(60, 4):
             cuts += len(hub.rows(CUT))
             threading.Event().wait(0.1)
     hub.await_jobs()
