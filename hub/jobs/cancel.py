@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from hub.db import driver
 from hub.jobs import people
 from hub.models import audit
-from hub.queue import store
+from hub.queue import closing, store
 
 
 def cancel(session: Session, *, job_id: int, actor: audit.Actor) -> None:
@@ -21,7 +21,7 @@ def cancel(session: Session, *, job_id: int, actor: audit.Actor) -> None:
     """
     assert isinstance(actor.id, UUID)
     connection = driver(session)
-    row = store.cancel(connection, job_id, actor.id, actor.name)
+    row = closing.cancel(session, job_id, actor.id, actor.name)
     if row is None:
         return
     asked = store.requested_by(connection, job_id)

@@ -9,20 +9,17 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from sqlalchemy.orm import Session
-
 from hub import log as logs
 from hub.config import Settings
 from hub.db import Database, driver, is_conflict, is_connection_loss
 from hub.queue import backoff, kind, store, text
+from hub.queue.closing import TRIES, ClosingFailed, close
 from hub.queue.context import Context
-from hub.queue.job import Cancelled, Claimed, Ended, Fail, Interrupted, LeaseLost
+from hub.queue.job import Cancelled, Claimed, Fail, Interrupted, LeaseLost
 from hub.queue.kind import Kind
 from hub.queue.lease import Held, LeaseKeeper
 
 log = logging.getLogger(__name__)
-
-CLOSING_TRIES = 3
 
 
 class Execution:
@@ -152,11 +149,11 @@ class Execution:
 
         A hook that raises is tried three times, here or by the workers that it killed; then the job ends without it.
         """
-        if self.job.closing_tries <= CLOSING_TRIES:
-            for _ in range(CLOSING_TRIES):
+        if self.job.closing_tries <= TRIES:
+            for _ in range(TRIES):
                 try:
                     return self._write_end(declared, state, code=code, **values)
-                except _ClosingFailed:
+                except ClosingFailed:
                     log.exception("the closing hook failed")
         self._write_end(declared, state, code=code, closing_failed=True, **values)
 
@@ -167,25 +164,10 @@ class Execution:
                 raise LeaseLost
             if declared.recorded:
                 declared.recorded(session, ended)
-            if declared.closing and not values.get("closing_failed"):
-                _close(declared, session, ended)
+            if not values.get("closing_failed"):
+                close(declared, session, ended)
         log.info("job %s", state, extra={"code": values.get("code")})
 
 
 def _passes(error: BaseException) -> bool:
     return is_connection_loss(error) or is_conflict(error)
-
-
-class _ClosingFailed(Exception):
-    """A closing hook raised."""
-
-
-def _close(declared: Kind, session: Session, ended: Ended) -> None:
-    assert declared.closing is not None
-    try:
-        with session.begin_nested():
-            declared.closing(session, ended)
-    except Exception as error:
-        if _passes(error):
-            raise
-        raise _ClosingFailed from error

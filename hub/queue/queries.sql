@@ -330,6 +330,7 @@ with target as materialized (
         again_at = case when t.state = 'queued' then null else j.again_at end,
         live_key = case when t.state = 'queued' then null else j.live_key end,
         finished_at = case when t.state = 'queued' then statement_timestamp() end,
+        closing_failed = t.state = 'queued' and :closing_failed,
         version = j.version + 1
     from target t where j.id = :id
     returning j.id, j.queue, j.kind, j.state, j.total, j.changed, j.skipped, j.failed

@@ -216,9 +216,12 @@ def finish(
     return _ended(row, code, job.request_id) if row else None
 
 
-def cancel(connection: Connection, job_id: int, by_id: UUID, by_name: str) -> Ended | None:
+def cancel(
+    connection: Connection, job_id: int, by_id: UUID, by_name: str, *, closing_failed: bool = False
+) -> Ended | None:
     """Ask for a job's end. None if it has ended or was asked before; else the row as it stands after the request."""
-    row = _one(connection, "cancel", {"id": job_id, "by_id": by_id, "by_name": by_name})
+    values = {"id": job_id, "by_id": by_id, "by_name": by_name, "closing_failed": closing_failed}
+    row = _one(connection, "cancel", values)
     return _ended(row, None, None) if row else None
 
 

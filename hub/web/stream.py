@@ -47,6 +47,10 @@ PROGRESS_EVERY = 1.0
 ROTATE = 600.0
 # How soon a client that went away is noticed, at most.
 PEEK = 5.0
+# So many streams are woken at once, and then others may run for so long: a thousand threads that all want to run would
+# keep every page of the process waiting for half a second.
+WOKEN_AT_ONCE = 20
+BREATH = 0.005
 RETRY_MS = 5000
 FRAGMENTS_KEPT = 512
 
@@ -229,10 +233,13 @@ class Streams:
             return {job.id: job for job in reads.these(driver(session), ids)}
 
     def _hand_out(self, jobs: dict[int, Job], beat: bool) -> None:
+        woken = 0
         for stream in list(self._open):
             job = jobs.get(stream.job_id)
-            if job is not None:
-                stream.put(job, beat, self._settings.queue_lease)
+            if job is not None and stream.put(job, beat, self._settings.queue_lease):
+                woken += 1
+                if woken % WOKEN_AT_ONCE == 0:
+                    time.sleep(BREATH)
 
     def _say_bye(self, reason: str) -> None:
         for stream in list(self._open):
@@ -253,8 +260,8 @@ class Stream:
         self._pulse: str | None = None
         self._bye: str | None = None
 
-    def put(self, job: Job, beat: bool, lease: float) -> None:
-        """Leave the newest row; with `beat`, tell also that the stream lives."""
+    def put(self, job: Job, beat: bool, lease: float) -> bool:
+        """Leave the newest row; with `beat`, tell also that the stream lives. True if there is something to say."""
         with self._woken:
             is_newer = job.version > (self._newest or self._job).version
             if is_newer:
@@ -264,6 +271,7 @@ class Stream:
             # Waking a thread for nothing is dear when a thousand watch one job: each new stream has the job read again.
             if is_newer or beat:
                 self._woken.notify()
+            return is_newer or beat
 
     def end(self, reason: str) -> None:
         """Close the stream before the job has ended; `reason` is for `bye`."""

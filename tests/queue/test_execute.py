@@ -17,7 +17,7 @@ import pytest
 from sqlalchemy.orm import Session
 
 from hub import db
-from hub.queue import Context, Ended, Fail, store
+from hub.queue import Context, Ended, Fail, closing, store
 from hub.queue.execute import Execution
 from hub.queue.job import Claimed, Interrupted, LeaseLost
 from hub.queue.lease import Held, LeaseKeeper
@@ -511,6 +511,19 @@ def test_the_closing_hook_runs_for_a_cancelled_job_too(bench: Bench) -> None:
     bench.enqueue(kind, items=2)
     bench.work(kind)
     assert [ended.state for ended in told] == ["cancelled"]
+
+
+@pytest.mark.parametrize(("failures", "tries", "left_out"), [(0, 1, False), (2, 3, False), (9, 3, True)])
+def test_a_waiting_job_that_is_cancelled_ends_at_once_with_its_closing_hook(
+    bench: Bench, failures: int, tries: int, left_out: bool
+) -> None:
+    kind, told = hooks(bench, failures)
+    job_id = bench.enqueue(kind)
+    with bench.database.transaction() as session:
+        row = closing.cancel(session, job_id, UUID(int=1), "Ada")
+    assert row is not None and row.state == "cancelled"
+    assert ([ended.state for ended in told], bench.job(job_id).closing_failed) == (["cancelled"] * tries, left_out)
+    assert marks(bench) == ([] if left_out else [f"hook {job_id}"])
 
 
 @pytest.mark.parametrize("failures", [1, 2])
