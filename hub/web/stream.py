@@ -49,7 +49,7 @@ ROTATE = 600.0
 PEEK = 5.0
 # So many streams are woken at once, and then others may run for so long: a thousand threads that all want to run would
 # keep every page of the process waiting for half a second.
-WOKEN_AT_ONCE = 20
+WOKEN_AT_ONCE = 10
 BREATH = 0.005
 RETRY_MS = 5000
 FRAGMENTS_KEPT = 512

@@ -49,7 +49,9 @@ def test_many_streams_share_one_listening_connection_and_hear_the_end(
     busy = []
     while not all(stream.ended for stream in opened):
         busy.append(_page_time(client, team, 1))
-    measured("a page's median and longest time while all streams move, ms", (statistics.median(busy), max(busy)))
+    measured(
+        "a page's median and longest times while all streams move, ms", (statistics.median(busy), sorted(busy)[-5:])
+    )
     measured("from the worker's start to the last stream's end, s", timer.seconds)
     _check_ends(opened)
     assert hub.job(job_id).version == opened[0].ids()[-1]
