@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import psutil
 import psycopg
 import pytest
 
@@ -95,8 +97,9 @@ def _progress(connection: psycopg.Connection[Any]) -> Any:
 
 def _kill(server: Server) -> None:
     """SIGKILL to the server's main process and to all that it started."""
-    main = psutil.Process(int((server.data / "postmaster.pid").read_text().split("\n", 1)[0]))
-    processes = [main, *main.children(recursive=True)]
-    for process in processes:
-        process.kill()
-    psutil.wait_procs(processes[1:], timeout=10)
+    main = int((server.data / "postmaster.pid").read_text().split("\n", 1)[0])
+    started = [int(pid) for pid in Path(f"/proc/{main}/task/{main}/children").read_text().split()]
+    for pid in (main, *started):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in started))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
-
-import psutil
 
 from tests.factories import Team, make_course, start_tagging
 from tests.limits.harness import Client, Site, Timer, measured, scaled
@@ -14,6 +13,8 @@ from tests.limits.streams import Stream, Streams, allow_sockets
 from tests.processes import until
 
 MANY = scaled(1000, 100)
+# As /proc/net/tcp writes them.
+ESTABLISHED, CLOSE_WAIT = "01", "08"
 CAP = {"HUB_STREAMS_PER_PROCESS": str(MANY)}
 
 
@@ -122,15 +123,11 @@ def _waiting_job(hub: Site) -> tuple[Team, Client, int, str]:
     return team, hub.client(team.admin), job_id, f"/w/{team.workspace.slug}/jobs/{job_id}/events"
 
 
-def _client_sockets(hub: Site) -> list[Any]:
+def _client_sockets(hub: Site) -> list[str]:
     """The web server's connections with clients, also those whose client has gone."""
-    processes = psutil.Process(hub.web[0].pid).children()
-    return [
-        socket
-        for process in processes
-        for socket in process.net_connections("tcp")
-        if socket.laddr.port == hub.web[0].port and socket.status != psutil.CONN_LISTEN
-    ]
+    port = f":{hub.web[0].port:04X}"
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return [row[1] for row in rows if row[1].endswith(port) and row[3] in (ESTABLISHED, CLOSE_WAIT)]
 
 
 def _connections(hub: Site, name: str) -> list[Any]:
