@@ -318,21 +318,18 @@ select ended.*, pg_notify('hub_job', id::text) from ended;
 
 -- name: cancel
 -- Ask for a job's end: a queued one ends at once, a running one keeps the request. No row if it has ended or was asked
--- before: the first request stands.
-with target as materialized (
-    select id, state from queue.job
-    where id = :id and state in ('queued', 'running') and cancel_requested_at is null
-    for no key update
-), changed as (
+-- before: the first request stands. Everything is judged by the one row that is updated: a state read apart from it could
+-- be newer than the row's other columns, and the table's checks see the two together before the row is read again.
+with changed as (
     update queue.job j set
         cancel_requested_at = statement_timestamp(),
-        state = case when t.state = 'queued' then 'cancelled' else j.state end,
-        again_at = case when t.state = 'queued' then null else j.again_at end,
-        live_key = case when t.state = 'queued' then null else j.live_key end,
-        finished_at = case when t.state = 'queued' then statement_timestamp() end,
-        closing_failed = t.state = 'queued' and :closing_failed,
+        state = case when j.state = 'queued' then 'cancelled' else j.state end,
+        again_at = case when j.state = 'queued' then null else j.again_at end,
+        live_key = case when j.state = 'queued' then null else j.live_key end,
+        finished_at = case when j.state = 'queued' then statement_timestamp() end,
+        closing_failed = j.state = 'queued' and :closing_failed,
         version = j.version + 1
-    from target t where j.id = :id
+    where j.id = :id and j.state in ('queued', 'running') and j.cancel_requested_at is null
     returning j.id, j.queue, j.kind, j.state, j.total, j.changed, j.skipped, j.failed
 ), asked as (
     update queue.request r set

@@ -8,13 +8,24 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from tests.factories import Team, make_course
+import pytest
+
+from hub.db import driver
+from hub.jobs import people
+from hub.jobs.cancel import cancel
+from hub.queue import store
+from hub.queue.job import Claimed
+from tests.factories import Team, make_course, start_tagging
 from tests.invariants import Watch
 from tests.limits.harness import Client, Site, Timer, at_once, measured, scaled
+from tests.processes import until
 
 RACES = scaled(200, 60)
 CANCELS = scaled(100, 30)
 LANES = 2
+WAITING = """
+    select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'
+"""
 # Page changes by a job that come after its cancelled row.
 LATE = """
     select w.page_id, t.job_id from $page_write w
@@ -72,6 +83,51 @@ def test_cancelling_at_random_moments(site: Callable[..., Site], watch: Watch) -
     measured(f"{CANCELS} cancels at random moments, s", timer.seconds)
     measured("ends", _ends(hub))
     _check(hub, watch, client, team, jobs)
+
+
+@pytest.mark.parametrize(
+    ("change", "state"), [("release", "cancelled"), ("retry", "cancelled"), ("claim", "running"), ("finish", "failed")]
+)
+def test_a_cancel_that_waited_for_another_change_judges_by_what_the_job_is_then(
+    site: Callable[..., Site], watch: Watch, change: str, state: str
+) -> None:
+    hub = site(replicas=0, workers=0)
+    team = hub.team()
+    job_id = start_tagging(hub.database, hub.settings, team, make_course(hub.database, team, 3)).job_id
+    if change != "claim":
+        claimed = _claim(hub)
+    with ThreadPoolExecutor(1) as pool:
+        with hub.database.transaction() as session:
+            connection = driver(session)
+            if change == "claim":
+                _claim(hub, connection)
+            elif change == "release":
+                assert store.release(connection, claimed)
+            elif change == "retry":
+                assert store.retry(connection, claimed, wait=60, code="handler_failed", error="")
+            else:
+                ended = store.finish(connection, claimed, state="failed", code="page_missing")
+                assert ended
+                people.record_end(session, ended)
+            request = pool.submit(_cancel, hub, team, job_id)
+            until(lambda: hub.count(WAITING))
+        request.result()
+    assert hub.job(job_id).state == state
+    assert (hub.job(job_id).cancel_requested_at is None) == (change == "finish")
+
+
+def _claim(hub: Site, connection: store.Connection | None = None) -> Claimed:
+    if connection is None:
+        with hub.database.autocommit() as own:
+            return _claim(hub, own)
+    number = store.start_worker(connection, "tests", {"workspace.jobs": 1})
+    (job,) = store.claim(connection, "workspace.jobs", ["course.tag"], claim=number << 32, lanes=1, lease=60)
+    return job
+
+
+def _cancel(hub: Site, team: Team, job_id: int) -> None:
+    with hub.database.transaction() as session:
+        cancel(session, job_id=job_id, actor=team.actor)
 
 
 def _check(hub: Site, watch: Watch, client: Client, team: Team, jobs: list[int]) -> None:
