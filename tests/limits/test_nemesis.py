@@ -7,6 +7,8 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable
 
+import pytest
+
 from tests.factories import make_course
 from tests.invariants import Watch
 from tests.limits.harness import Site, Timer, freeze, measured, scaled, thaw
@@ -20,11 +22,12 @@ CUT = """
 """
 
 
-def test_random_faults_all_at_once(site: Callable[..., Site], watch: Watch) -> None:
+@pytest.mark.parametrize("seed", range(scaled(3, 1)))
+def test_random_faults_all_at_once(site: Callable[..., Site], watch: Watch, seed: int) -> None:
     hub = site(**LEASE, **PENDING)
     team = hub.team()
     load = Load(hub, team, [make_course(hub.database, team, 400) for _ in range(4)])
-    nemesis = Nemesis(hub, seed=7)
+    nemesis = Nemesis(hub, seed=seed)
     with load.going():
         nemesis.strike(SECONDS)
     hub.await_jobs()
