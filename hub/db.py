@@ -79,6 +79,8 @@ class Database:
             pool_timeout=10,
             pool_pre_ping=True,
             pool_recycle=1800,
+            # Statements carry what people wrote; errors, and so the log, do not repeat it.
+            hide_parameters=True,
         )
         self._session = sessionmaker(self.engine, expire_on_commit=False)
 

@@ -9,6 +9,7 @@ import contextvars
 import json
 import logging
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -30,9 +31,26 @@ class JsonFormatter(logging.Formatter):
         }
         line |= _fields.get() or {}
         line |= {key: value for key, value in vars(record).items() if key not in _STANDARD}
-        if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
+        if record.exc_info and record.exc_info[1]:
+            line["traceback"] = _traceback(record.exc_info[1])
         return json.dumps(line, ensure_ascii=True, default=str)
+
+
+def _traceback(error: BaseException) -> str:
+    """Where an exception and its causes came from, and what they say.
+
+    An error of the database says only its class: its message may repeat a row, and so what people wrote.
+    """
+    told = "".join(traceback.format_tb(error.__traceback__)) + _told(error)
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return f"{_traceback(cause)}\n\n{told}" if cause else told
+
+
+def _told(error: BaseException) -> str:
+    kind = type(error)
+    if kind.__module__.startswith(("psycopg", "sqlalchemy")):
+        return f"{kind.__name__} {getattr(error, 'sqlstate', None) or ''}".strip()
+    return "".join(traceback.format_exception_only(error)).strip()
 
 
 def setup(level: int = logging.INFO) -> None:

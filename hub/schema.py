@@ -215,6 +215,7 @@ select array(
     union all select 'owns ' || c.oid::regclass from pg_catalog.pg_class c, me where c.relowner = me.oid
     union all select 'owns schema ' || n.nspname from pg_catalog.pg_namespace n, me where n.nspowner = me.oid
     union all select 'owns function ' || p.oid::regprocedure from pg_catalog.pg_proc p, me where p.proowner = me.oid
+    union all select 'owns large objects' from pg_catalog.pg_largeobject_metadata l, me where l.lomowner = me.oid
     union all select 'is a member of role ' || r.rolname from pg_catalog.pg_auth_members m
         join pg_catalog.pg_roles r on r.oid = m.roleid, me where m.member = me.oid
 )
@@ -242,6 +243,21 @@ $$;
 revoke all on database :database from public;
 grant connect on database :database to hub_migrate, hub_app;
 revoke all on schema public from public;
+
+-- Large objects belong to whoever makes them, and nobody here needs any.
+do $$
+declare
+    made regprocedure;
+begin
+    for made in
+        select p.oid from pg_proc p
+        where p.pronamespace = 'pg_catalog'::regnamespace and p.proname ~ '^(lo_|lowrite$)'
+          and has_function_privilege('hub_app', p.oid, 'EXECUTE')
+    loop
+        execute format('revoke execute on function %s from public', made);
+    end loop;
+end
+$$;
 
 create schema if not exists hub authorization hub_owner;
 create schema if not exists audit authorization hub_owner;

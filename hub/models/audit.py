@@ -56,7 +56,7 @@ ACTIONS: dict[str, Action] = {
     "person.enabled": _action("person"),
     "person.disabled": _action("person"),
     "person.password_changed": _action("person"),
-    "person.time_zone_changed": _action("person", "time_zone"),
+    "person.time_zone_changed": _change("person", "time_zone"),
     "workspace.created": _action("workspace", "name"),
     "workspace.enabled": _action("workspace"),
     "workspace.disabled": _action("workspace"),

@@ -50,6 +50,9 @@ _OPTIONS = {
     "log_timezone": "UTC",
     "track_commit_timestamp": "on",
     "log_checkpoints": "off",
+    # The server's log tells what went wrong, not what people wrote.
+    "log_min_error_statement": "panic",
+    "log_error_verbosity": "terse",
 }
 # For tests: only a crash of the machine loses anything by these; a killed server must keep what it committed.
 _FAST = {"fsync": "off", "full_page_writes": "off"}

@@ -86,7 +86,7 @@ def _translated(error: Exception) -> Refusal:
     if isinstance(error, (SQLAlchemyError, psycopg.Error)):
         cause = error.orig if isinstance(error, DBAPIError) else error
         if db.is_connection_loss(error):
-            log.warning("the database is away: %s", error)
+            log.warning("the database is away: %s", type(cause).__name__)
             return Unavailable()
         if isinstance(cause, (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable)):
             return Unavailable()

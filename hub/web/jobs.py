@@ -41,8 +41,8 @@ RANGES = {
     "7d": timedelta(days=7),
     "30d": timedelta(days=30),
 }
-# A cell that begins so would be taken for a formula by spreadsheets.
-FORMULA = re.compile(r"^[=+\-@\t\r]")
+# A cell that begins so would be taken for a formula by spreadsheets, also behind what cannot be seen.
+FORMULA = re.compile(r"^[\s\u200b-\u200f\u2060\ufeff]*[=+\-@＝＋－＠]|^[\t\r]")
 
 
 @bp.record_once
@@ -289,9 +289,13 @@ def _form_again(slug: str, error: Refusal) -> Response:
         entered = _entered()
     except Refusal:
         raise error from None
-    if not isinstance(entered.args, dict) or entered.kind not in kinds():
+    if not isinstance(entered.args, dict) or not isinstance(entered.kind, str):
         raise error
-    response = _start_page(slug, entered, error)
+    try:
+        response = _start_page(slug, entered, error)
+    except NotFound:
+        # There is no such form to show again, so the refusal is told by itself.
+        raise error from None
     errors.record_refusal(error)
     return response
 

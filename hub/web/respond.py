@@ -159,12 +159,19 @@ def _allow_size() -> None:
 
 def _json_object() -> dict[str, Any]:
     try:
-        data = json.loads(request.get_data(), parse_constant=_refuse_constant)
+        data = json.loads(request.get_data(), parse_constant=_refuse_constant, object_pairs_hook=_refuse_doubles)
     except (ValueError, RecursionError):
         raise Malformed("bad_json") from None
     if not isinstance(data, dict):
         raise Malformed("not_an_object")
     return data
+
+
+def _refuse_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    # Which of two values for one name is meant, nobody can tell.
+    if len(dict(pairs)) != len(pairs):
+        raise ValueError("a name is given twice")
+    return dict(pairs)
 
 
 def _refuse_constant(name: str) -> None:

@@ -45,7 +45,11 @@ def sign_in() -> Response:
     # Outside any transaction: the hash takes its time, and holds no connection meanwhile.
     if not person.check_password(found, password) or found is None or not found.enabled:
         return _refused(found, email, target)
+    replaced = auth.current()
     with database().transaction() as db_session:
+        if replaced is not None:
+            session.end(db_session, replaced.session_id)
+            _record(db_session, "session.ended", replaced.person)
         signed_in = auth.start_session(db_session, found)
         person.refresh_hash(db_session, found, password)
         _record(db_session, "session.signed_in", found)

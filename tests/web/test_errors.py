@@ -152,6 +152,7 @@ def test_bad_paging_is_a_bad_request(app: Any, database: Any, query: str) -> Non
         (b'"text"', "application/json", 400),
         (b"null", "application/json", 400),
         (b'{"a": NaN}', "application/json", 400),
+        (b'{"a": 1, "a": 2}', "application/json", 400),
         (b'{"a": "\\u0000"}', "application/json", 400),
         (b'{"a": "\\ud800"}', "application/json", 400),
         (b'{"\\ud800": 1}', "application/json", 400),

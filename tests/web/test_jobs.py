@@ -242,6 +242,24 @@ def test_a_course_without_pages_offers_no_start(admin: Caller, database: Databas
     assert admin.start(empty).status_code == 422
 
 
+def test_a_form_that_nobody_of_ours_sent_is_refused_in_words(admin: Caller, course: uuid.UUID) -> None:
+    good = {"kind": "course.tag", "args.course_id": str(course), "args.tags[]": "a", "idempotency_key": "k"}
+    doubled = {
+        "kind": ["course.tag", "course.tag"],
+        "args.course_id": [str(course), str(course)],
+        "idempotency_key": [""],
+    }
+    for name, value in doubled.items():
+        assert admin.send("/jobs", **(good | {name: value})).status_code == 422, name
+    for kind in (["course.tag"], {}, 5, None):
+        answer = admin.client.post(
+            f"{admin.base}/jobs",
+            json={"kind": kind, "args": {}},
+            headers={"X-CSRFToken": admin.token, "Accept": "text/html"},
+        )
+        assert answer.status_code == 422, kind
+
+
 # Who may do what
 
 READS = ["/jobs", "/jobs/{job}", "/jobs/{job}/live", "/jobs/{job}/failures.csv", "/jobs/rows?ids={job}"]
@@ -378,7 +396,7 @@ def test_run_again_is_a_creation_of_its_own(admin: Caller, database: Database, c
 
 
 def test_failures_as_csv_run_nothing_in_a_spreadsheet(admin: Caller, database: Database, team: Team) -> None:
-    titles = ["=1+1", "+1", "-1", "@x", "\tx", 'quoted "x", too', "Größe"]
+    titles = ["=1+1", "+1", "-1", "@x", "\tx", "＝1+1", "\u200b=1+1", 'quoted "x", too', "Größe"]
     items = [
         {"id": f"p{n}", "title": title, "code": "edit_conflict", "attempt": 1, "at": "2026-11-30T12:00:00Z"}
         for n, title in enumerate(titles)
@@ -389,8 +407,8 @@ def test_failures_as_csv_run_nothing_in_a_spreadsheet(admin: Caller, database: D
     assert answer.headers["Content-Type"] == "text/csv; charset=utf-8"
     assert "attachment" in answer.headers["Content-Disposition"] and answer.data.startswith(b"\xef\xbb\xbf")
     table = list(csv.reader(io.StringIO(answer.data.decode("utf-8-sig"))))
-    assert [row[1] for row in table[1:8]] == ["'=1+1", "'+1", "'-1", "'@x", "'\tx", *titles[5:]]
-    assert "7 of 120" in table[-1][0]
+    assert [row[1] for row in table[1:10]] == [f"'{title}" for title in titles[:7]] + titles[7:]
+    assert "9 of 120" in table[-1][0]
 
 
 # The list

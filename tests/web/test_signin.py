@@ -126,6 +126,16 @@ def test_signing_in_changes_session_and_token(client: Any, person: Any) -> None:
     assert answer.status_code == 400
 
 
+def test_signing_in_as_somebody_else_ends_the_session_it_replaces(app: Any, database: Any, person: Any) -> None:
+    visitor = Visitor(app, database, factories.make_person(database))
+    old = visitor.client.get_cookie("hub").value
+    form = {"email": person.email, "password": PASSWORD, "csrf_token": visitor.token}
+    assert visitor.client.post("/sign-in", data=form, headers=HTML).status_code == 303
+    assert [event.action for event in events(database)][-2:] == ["session.ended", "session.signed_in"]
+    visitor.client.set_cookie("hub", old)
+    assert visitor.client.get("/account", headers=JSON).status_code == 401
+
+
 def test_signing_in_and_out_is_audited(client: Any, person: Any, database: Any) -> None:
     attempt(client)
     token = csrf_token(client.get("/account").text)
