@@ -17,7 +17,7 @@ MAX_BODY = 1_000_000
 
 
 def title(value: object, field: str = "title") -> str:
-    """A title of 1 to 300 characters on one line, without outer white space."""
+    """A title of 1 to 300 characters on one line, one of them visible, without outer white space."""
     stripped = plain_text(value, field).strip()
     if not stripped:
         raise invalid(field, "empty")
@@ -25,6 +25,8 @@ def title(value: object, field: str = "title") -> str:
         raise invalid(field, "long", most=MAX_TITLE)
     if has_control(stripped):
         raise invalid(field, "control")
+    if not has_visible(stripped):
+        raise invalid(field, "empty")
     return stripped
 
 
@@ -51,8 +53,13 @@ def line_ends(text: str) -> str:
 
 
 def has_control(text: str) -> bool:
-    """Whether there is a control character in the text, a line end included."""
-    return any(unicodedata.category(character) == "Cc" for character in text)
+    """Whether there is a control character in the text, a line end of any kind included."""
+    return any(unicodedata.category(character) in ("Cc", "Zl", "Zp") for character in text)
+
+
+def has_visible(text: str) -> bool:
+    """Whether anything of the text can be seen: a name of nothing else could not be told from another."""
+    return any(unicodedata.category(character)[0] not in "CZ" and character not in _BLANK for character in text)
 
 
 def invalid(field: str, reason: str, **values: int) -> Invalid:
@@ -60,4 +67,6 @@ def invalid(field: str, reason: str, **values: int) -> Invalid:
     return Invalid({field: words.say(f"content.{reason}", **values)})
 
 
+# Letters, marks and symbols by their category, which nevertheless show nothing: fillers, joiners, variation selectors.
+_BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0" + "".join(map(chr, range(0xFE00, 0xFE10))))
 _SURROGATE = re.compile("[\ud800-\udfff]")

@@ -4,7 +4,7 @@ Pages are read one at a time, so that a course of 200 MB is never held at once. 
 a whole, naming the file: the caller's transaction then leaves nothing behind.
 
 Order: the links of SUMMARY.md, then file names, numbers in them compared as numbers. Title: the front matter's, else
-the first heading, else the file's name. Front matter is no part of the body.
+the first heading if it can be one, else the file's name. Front matter is no part of the body.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ import os
 import posixpath
 import re
 import stat
+import tempfile
 import uuid
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -39,8 +41,10 @@ MAX_UNPACKED = 200_000_000
 MAX_FRONT_MATTER = 16_000
 # Bytes of a zip file's list of entries: more than 50,000 of them.
 MAX_DIRECTORY = 8_000_000
-# Characters of a heading that are looked at; a title has far fewer.
-MAX_HEADING = 2_000
+# Characters of a body in which its first heading is looked for, and of a heading that are looked at; a title has far
+# fewer. Whatever 200 MB hold, looking for their headings takes seconds.
+MAX_TOP = 8_000
+MAX_HEADING = 1_000
 SUFFIXES = (".md", ".markdown")
 SUMMARY = "summary.md"
 # Pages that go to the database in one statement: at most so many, of at most so many characters together.
@@ -101,6 +105,20 @@ def import_course(
     return course.id, pages
 
 
+@contextmanager
+def spooled(sources: Iterable[PageSource]) -> Iterator[Iterator[PageSource]]:
+    """The pages of `sources`, all read and checked beforehand: a transaction can then take them in without waiting.
+
+    Their bodies wait in a file that goes with the block. Raises what reading `sources` raises.
+    """
+    with tempfile.TemporaryFile() as file:
+        found: list[tuple[str, str, int]] = []
+        for page in sources:
+            found.append((page.title, page.path, file.write(page.body.encode())))
+        file.seek(0)
+        yield (PageSource(title, file.read(size).decode(), path) for title, path, size in found)
+
+
 def read_folder(folder: Path) -> Iterator[PageSource]:
     """The pages of a folder and the folders in it. Hidden files and files of other types are passed over.
 
@@ -138,6 +156,7 @@ def read_zip(file: IO[bytes]) -> Iterator[PageSource]:
     for entry in archive.infolist():
         name = entry.filename.replace("\\", "/")
         _refuse_outside(name)
+        name = posixpath.normpath(name)
         if entry.is_dir() or _is_hidden(name):
             continue
         if stat.S_ISLNK(entry.external_attr >> 16):
@@ -146,6 +165,9 @@ def read_zip(file: IO[bytes]) -> Iterator[PageSource]:
             continue
         if entry.flag_bits & 0x1:
             raise _refused("encrypted", name)
+        if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            # The others' readers take as much memory as the file asks for.
+            raise _refused("damaged", name)
         if name in entries:
             raise _refused("twice", name)
         entries[name] = entry
@@ -218,7 +240,7 @@ class _Budget:
 
 def _page(name: str, whole: str) -> PageSource:
     front, body = _split_front_matter(name, whole)
-    title = _front_title(front) or _first_heading(body) or posixpath.splitext(posixpath.basename(name))[0]
+    title = _front_title(front) or _usable(_first_heading(body[:MAX_TOP])) or _stem(name)
     try:
         return PageSource(content.title(" ".join(title.split())), content.body(body), name)
     except Invalid as error:
@@ -243,6 +265,18 @@ def _split_front_matter(name: str, whole: str) -> tuple[dict[Any, Any], str]:
 def _front_title(fields: dict[Any, Any]) -> str:
     title = fields.get("title")
     return title if isinstance(title, str) else ""
+
+
+def _usable(heading: str) -> str:
+    """The heading, if it can be a title: one of many words may be good text all the same."""
+    try:
+        return content.title(heading)
+    except Invalid:
+        return ""
+
+
+def _stem(name: str) -> str:
+    return posixpath.splitext(posixpath.basename(name))[0]
 
 
 def _first_heading(body: str) -> str:
@@ -291,18 +325,12 @@ def _order_of_summary(summary: str, whole: str, pages: list[str]) -> list[str]:
     folder = posixpath.dirname(summary)
     known = set(pages)
     ordered: dict[str, None] = {}
-    for target in _links(whole):
+    # The parser's time grows with the square of unclosed brackets; this scan's does not.
+    for target in dict.fromkeys(angled or bare for angled, bare in _LINK.findall(whole)):
         path = posixpath.normpath(posixpath.join(folder, unquote(re.split("[?#]", target)[0])))
         if path in known:
             ordered.setdefault(path)
     return [*ordered, *(page for page in pages if page not in ordered)]
-
-
-def _links(whole: str) -> Iterator[str]:
-    for token in _MARKDOWN.parse(whole):
-        for part in token.children or []:
-            if part.type == "link_open":
-                yield str(part.attrs.get("href", ""))
 
 
 def _refuse_outside(name: str) -> None:
@@ -357,6 +385,7 @@ def _raise(error: OSError) -> None:
 _FRONT_MATTER = re.compile(r"---[ \t]*\n(?P<yaml>.*?)^(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 _UNDERLINE = re.compile(r" {0,3}(?:=+|-+)[ \t]*$")
+_LINK = re.compile(r"\]\([ \t]*(?:<([^<>\n]*)>|((?:[^\s()<>]|\([^\s()<>]*\))*))")
 _HEADING_ID = re.compile(r"\s*\{#[^}]*\}\s*$")
 _MARKDOWN = MarkdownIt("commonmark")
 

@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session
 
 from hub import words
 from hub.errors import Conflict, Invalid, NotFound
-from hub.models import audit, person, session, workspace
+from hub.models import audit, content, person, session, workspace
 from hub.models.person import MAX_PASSWORD, MIN_PASSWORD, Person
 from hub.models.session import SignIn
 from hub.models.workspace import ROLES, SLUG, Membership, Workspace
@@ -243,7 +243,7 @@ def _valid_name(name: object) -> str:
     if not isinstance(name, str) or any(unicodedata.category(c) in ("Cc", "Cs") for c in name):
         raise Invalid({"name": words.say("form.text")})
     name = " ".join(name.split())
-    if not name:
+    if not content.has_visible(name):
         raise Invalid({"name": words.say("form.required")})
     if len(name) > MAX_NAME:
         raise Invalid({"name": words.say("form.long", most=MAX_NAME)})

@@ -112,8 +112,7 @@ def tag_name(value: object, field: str = "tags") -> str:
     if content.has_control(given):
         raise content.invalid(field, "tag_control")
     name = " ".join(unicodedata.normalize("NFC", given).split())
-    # A name of nothing but invisible characters could be neither seen nor told from another.
-    if not any(unicodedata.category(character)[0] not in "CZ" for character in name):
+    if not content.has_visible(name):
         raise content.invalid(field, "tag_empty")
     if len(name) > MAX_LENGTH:
         raise content.invalid(field, "tag_long", most=MAX_LENGTH)

@@ -66,9 +66,9 @@ def new(slug: str) -> Response:
 @bp.post("/w/<slug>/courses")
 def create(slug: str) -> Response:
     """Make an empty course."""
+    fields = _sent(slug, respond.body)
     with database().transaction() as session:
         place = auth.enter(session, slug, "course.edit")
-        fields = respond.body()
         try:
             made = course.create_course(session, place.workspace.id, fields.get("title"), place.actor)
         except Invalid as error:
@@ -87,13 +87,12 @@ def create(slug: str) -> Response:
 def import_zip(slug: str) -> Response:
     """Make a course of a zip file of Markdown files: multipart field ``file``, and ``title`` or the file's name."""
     try:
-        with database().transaction() as session:
+        fields = _sent(slug, respond.body)
+        upload = _upload()
+        name = PurePath((upload.filename or "").replace("\\", "/")).name
+        title = fields.get("title") or PurePath(name).stem
+        with importing.spooled(importing.read_zip(upload.stream)) as pages, database().transaction() as session:
             place = auth.enter(session, slug, "course.edit")
-            fields = respond.body()
-            upload = _upload()
-            name = PurePath((upload.filename or "").replace("\\", "/")).name
-            title = fields.get("title") or PurePath(name).stem
-            pages = importing.read_zip(upload.stream)
             course_id, count = importing.import_course(session, place.workspace.id, title, pages, place.actor, name)
             made = course.find_course(session, place.workspace.id, course_id)
     except Refusal as error:
@@ -145,10 +144,9 @@ def show(slug: str, course_id: UUID) -> Response:
 @bp.patch("/w/<slug>/courses/<uuid:course_id>")
 def rename(slug: str, course_id: UUID) -> Response:
     """Give a course another title."""
+    title = _sent(slug, respond.body).get("title")
     with database().transaction() as session:
         place = auth.enter(session, slug, "course.edit")
-        fields = respond.body()
-        title = fields.get("title")
         renamed = course.rename_course(session, place.workspace.id, course_id, title, place.actor)
         total, tagged = course.count_pages(session, course_id)
     return respond.as_json(_made_json(renamed, total) | {"tagged": tagged})
@@ -166,9 +164,9 @@ def rename_form(slug: str, course_id: UUID) -> Response:
 @bp.post("/w/<slug>/courses/<uuid:course_id>/edit")
 def rename_by_form(slug: str, course_id: UUID) -> Response:
     """Give a course another title, from its form."""
+    title = _sent(slug, respond.body).get("title")
     with database().transaction() as session:
         place = auth.enter(session, slug, "course.edit")
-        title = respond.body().get("title")
         before = course.find_course(session, place.workspace.id, course_id)
         try:
             renamed = course.rename_course(session, place.workspace.id, course_id, title, place.actor)
@@ -219,9 +217,9 @@ def new_page(slug: str, course_id: UUID) -> Response:
 @bp.post("/w/<slug>/courses/<uuid:course_id>/pages")
 def create_page(slug: str, course_id: UUID) -> Response:
     """Add a page at the end of a course."""
+    fields = _sent(slug, _page_fields)
     with database().transaction() as session:
         place = auth.enter(session, slug, "course.edit")
-        fields = _page_fields()
         found = course.find_course(session, place.workspace.id, course_id)
         try:
             page = course.create_page(
@@ -273,6 +271,7 @@ def show_page(slug: str, course_id: UUID, page_id: UUID) -> Response:
 @bp.patch("/w/<slug>/courses/<uuid:course_id>/pages/<uuid:page_id>")
 def edit_page(slug: str, course_id: UUID, page_id: UUID) -> Response:
     """Change title, body or tags of a page, as it is at the ETag in If-Match."""
+    fields = _sent(slug, _page_fields)
     with database().transaction() as session:
         place = auth.enter(session, slug, "course.edit")
         try:
@@ -282,7 +281,7 @@ def edit_page(slug: str, course_id: UUID, page_id: UUID) -> Response:
                 course_id,
                 page_id,
                 if_match=request.headers.get("If-Match"),
-                fields=_page_fields(),
+                fields=fields,
                 actor=place.actor,
             )
         except Stale as error:
@@ -308,11 +307,13 @@ def edit_by_form(slug: str, course_id: UUID, page_id: UUID) -> Response:
     with database().transaction() as session:
         place = auth.enter(session, slug, "course.edit")
         found = course.find_course(session, place.workspace.id, course_id)
+    # No connection is held while the client sends; the right is asked for again behind that.
     fields = _page_fields()
     etag = fields.pop("etag", None)
     form = {"course": found, "typed": _typed(fields)}
     try:
         with database().transaction() as session:
+            place = auth.enter(session, slug, "course.edit")
             page = course.edit_page(
                 session,
                 place.workspace.id,
@@ -356,11 +357,11 @@ def delete_page(slug: str, course_id: UUID, page_id: UUID) -> Response:
 @bp.post("/w/<slug>/courses/<uuid:course_id>/pages/<uuid:page_id>/delete")
 def delete_page_by_form(slug: str, course_id: UUID, page_id: UUID) -> Response:
     """Remove a page, from its confirmation; asks again if it has changed since."""
+    etag = _sent(slug, respond.body).get("etag")
+    if_match = etag if isinstance(etag, str) else None
     with database().transaction() as session:
         place = auth.enter(session, slug, "course.edit")
         found = course.find_course(session, place.workspace.id, course_id)
-        etag = respond.body().get("etag")
-        if_match = etag if isinstance(etag, str) else None
         try:
             page = course.delete_page(
                 session, place.workspace.id, course_id, page_id, if_match=if_match, actor=place.actor
@@ -417,6 +418,17 @@ def _position(part: str) -> int:
     if not re.fullmatch("[0-9]{1,9}", part):
         raise ValueError(part)
     return int(part)
+
+
+def _sent(slug: str, read: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What `read` makes of the request's body, for those who may edit courses.
+
+    The right is asked for first, in a transaction of its own: a client may take its time to send the body, and no
+    connection is held meanwhile. The transaction that acts on the body asks again, since a right may be lost by then.
+    """
+    with database().transaction() as session:
+        auth.enter(session, slug, "course.edit")
+    return read()
 
 
 def _upload() -> FileStorage:

@@ -7,7 +7,9 @@ import io
 import os
 import stat
 import struct
+import sys
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
@@ -74,6 +76,13 @@ def test_the_title_is_the_front_matters_else_the_first_heading_else_the_files_na
     ]
 
 
+@pytest.mark.parametrize("heading", ["t" * 301, "\u200b", "bell \x07"])
+def test_a_heading_that_cannot_be_a_title_leaves_it_to_the_files_name(heading: str) -> None:
+    (page,) = read_zip(zipped({"04 name.md": f"# {heading}\n"}))
+    assert page.title == "04 name"
+    assert page.body == f"# {heading}\n"
+
+
 def test_front_matter_is_no_part_of_the_body_and_the_rest_is_kept() -> None:
     files: dict[str, bytes | str] = {
         "a.md": b"\xef\xbb\xbf---\r\ntitle: A\r\n---\r\n\r\n\ttab \r\n",
@@ -113,6 +122,59 @@ def test_summary_gives_the_order_and_is_no_page() -> None:
         "book/sub/d d.md",
         "book/a.md",
     ]
+
+
+def test_links_of_a_summary_may_be_written_in_any_way() -> None:
+    summary = "[a]( <b%20c.md> 'title')\n[x](d_(e).md#part)\n![p](f.md?q)\n[g](none.md) [h](/g.md)\n"
+    files = {"SUMMARY.md": summary} | dict.fromkeys(("a.md", "b c.md", "d_(e).md", "f.md", "g.md"), "")
+    assert titles(files) == ["b c", "d_(e)", "f", "a", "g"]
+
+
+@pytest.mark.parametrize("piece", ["![", "[", "[a](", "[a](b", "](a(b", "[a](<", "[a](no.md)", "``` `"])
+def test_a_hostile_summary_costs_little_and_names_give_the_order(piece: str) -> None:
+    calls = 0
+
+    def count(*_event: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    file = zipped({"SUMMARY.md": piece * (1_000_000 // len(piece)), "b.md": "", "a.md": ""})
+    sys.setprofile(count)
+    try:
+        pages = list(read_zip(file))
+    finally:
+        sys.setprofile(None)
+    assert [page.title for page in pages] == ["a", "b"]
+    # A parser of Markdown makes millions.
+    assert calls < 100_000
+
+
+def test_names_may_begin_with_a_point_and_have_steps_that_lead_nowhere() -> None:
+    assert [page.path for page in read_zip(zipped({"./a.md": "", "./b/./c.md": "", "b//d.md": "", "./.e.md": ""}))] == [
+        "a.md",
+        "b/c.md",
+        "b/d.md",
+    ]
+    assert "twice" in _file_field(refusal(zipped({"./a.md": "", "a.md": ""})))
+    assert "leads out" in _file_field(refusal(zipped({"./../a.md": ""})))
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
+def test_rare_compression_is_a_refusal(compression: int) -> None:
+    assert "a.md cannot be unpacked" in _file_field(refusal(zipped({"a.md": "text"}, compression)))
+
+
+def test_spooled_pages_are_the_same_and_read_beforehand() -> None:
+    read: list[str] = []
+
+    def sources() -> Iterator[PageSource]:
+        for title in ("é", "b", "c"):
+            read.append(title)
+            yield PageSource(title, f"\U0001f600 {title}\n" * 3, f"{title}.md")
+
+    with importing.spooled(sources()) as pages:
+        assert read == ["é", "b", "c"]
+        assert list(pages) == list(sources())
 
 
 def test_a_folder_and_its_zip_file_give_the_same_pages(tmp_path: Path) -> None:
@@ -167,7 +229,8 @@ def test_a_named_pipe_is_no_page(tmp_path: Path) -> None:
         (b"nul \x00", "cannot be stored"),
         (b"x" * 1_000_001, "1,000,000"),
         (b"x" * 3_000_000, "1,000,000"),
-        (b"# " + b"t" * 301, "300"),
+        (b"---\ntitle: " + b"t" * 301 + b"\n---\n# Heading\n", "300"),
+        (b"---\ntitle: \xe2\x80\x8b\n---\n# Heading\n", "Enter a title"),
         (b"---\ntitle: a: b\n---\n", "YAML"),
         (b"---\ntitle: " + b"[" * 5_000 + b"\n---\n", "YAML"),
         (b'---\ntitle: "a\\0b"\n---\n', "cannot be stored"),

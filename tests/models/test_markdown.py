@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from html import unescape
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from markupsafe import Markup
 
 from hub.models.markdown import MAX_RAW, render
 
@@ -82,6 +84,112 @@ def test_nothing_gets_through_that_runs_styles_loads_or_posts(evil: str) -> None
 )
 def test_absurd_nesting_is_shown_somehow(deep: str) -> None:
     assert isinstance(render(deep + "\n\nend"), str)
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "![",
+        "[",
+        "[a](",
+        "&",
+        "a*",
+        "a <?",
+        "<b>",
+        "- a\n",
+        "# a\n",
+        "a\n\n",
+        "a\n",
+        "> a\n\n",
+        "1. 1. 1. 1. a\n",
+        "[a]\n\n",
+    ],
+)
+def test_what_would_keep_a_parser_busy_is_shown_as_it_was_written(unit: str) -> None:
+    body = unit * (1_000_000 // len(unit))
+    assert render(body) == Markup("<pre>{}</pre>").format(body)
+
+
+def test_a_table_without_end_is_shown_as_it_was_written() -> None:
+    for body in (
+        "|a|b|\n|-|-|\n" + "|c|d|\n" * 49_000,
+        "|" + "a|" * 9_000 + "\n|" + "-|" * 9_000 + "\n" + "|\n" * 9_000,
+    ):
+        assert render(body) == Markup("<pre>{}</pre>").format(body)
+
+
+def test_code_full_of_marks_is_shown_as_it_was_written() -> None:
+    body = "```\n" + "<&>" * 100_000 + "\n```\n"
+    assert render(body) == Markup("<pre>{}</pre>").format(body)
+
+
+def test_a_megabyte_of_prose_is_rendered() -> None:
+    words = (
+        "Cells *divide* by `mitosis`, see [the **atlas**](https://there.example/?a=1&b=2); DNA <sub>2</sub> is kept."
+    )
+    section = f"## Cells\n\n{words}\n{words}\n{words}\n{words}\n\n- one\n- two\n\n| a | b |\n|---|---|\n| c | d |\n\n"
+    html = render(section * (200_000 // len(section)) + "Plain words of a long book, line after line.\n" * 17_000)
+    assert html.startswith("<h2>Cells</h2>")
+    assert html.endswith("line after line.</p>\n")
+
+
+def test_unclosed_tags_do_not_come_back_in_every_paragraph_with_each_set_of_attributes() -> None:
+    body = "".join(f"<b x={number}>" for number in range(200)) + "\n\n" + "a\n\n" * 1_000
+    assert len(render(body)) < 100_000
+
+
+@pytest.mark.parametrize(
+    "tag",
+    [
+        "script",
+        "style",
+        "template",
+        "title",
+        "textarea",
+        "noscript",
+        "iframe",
+        "xmp",
+        "plaintext",
+        "noembed",
+        "noframes",
+    ]
+    + [
+        "math><mi",
+        "svg><desc",
+        "select",
+        "frameset",
+        "object",
+        "head",
+        "Listing number='1'",
+        "?php ",
+        "![CDATA[",
+        "!--",
+    ]
+    + ['p title="', "p x='", "a href", "!DOCTYPE", "/script", "!-", "b <i"],
+)
+def test_nothing_of_a_page_is_hidden_behind_a_tag(tag: str) -> None:
+    for body in (
+        f"<{tag}>\nbehind\n\n**end**",
+        f"before <{tag}>behind\n\n**end**",
+        f"<div>\n<{tag}\nbehind\n\n**end**",
+    ):
+        html = render(body)
+        shown = unescape(re.sub("<[^>]*>", "", html))
+        assert "behind" in shown
+        assert "end" in shown
+
+
+def test_tags_outside_the_list_are_text_and_groups_leave_what_is_in_them() -> None:
+    assert render('<script>alert("1")</script>') == '&lt;script&gt;alert("1")&lt;/script&gt;'
+    assert render("a <blink>b</blink>") == "<p>a &lt;blink&gt;b&lt;/blink&gt;</p>\n"
+    assert render('<div class="x">\n\n*a* <span id=b>c</span>\n\n</div>') == "\n<p><em>a</em> c</p>\n"
+    assert render('<ol start="3"><li>a</ol>') == '<ol start="3"><li>a</li></ol>'
+
+
+def test_comments_are_left_out_and_half_a_comment_is_text() -> None:
+    assert render("a<!-- b -->c") == "<p>ac</p>\n"
+    assert render("<!-- a\n\n<script> -->b<!-- c") == "b&lt;!-- c"
+    assert "&lt;script&gt;" in render("<p><scr<!-- -->ipt></p>")
 
 
 def test_raw_html_beyond_reason_is_shown_as_text() -> None:

@@ -129,7 +129,7 @@ def test_addresses_that_are_none(email: object) -> None:
     assert list(refused.value.fields) == ["email"]
 
 
-@pytest.mark.parametrize("name", ["x" * 121, "a\x00b", "a\ud800b", "\t\n", 5])
+@pytest.mark.parametrize("name", ["x" * 121, "a\x00b", "a\ud800b", "\t\n", "\u200b", "\u3164 \u2060", 5])
 def test_names_that_are_none(database: Any, team: Team, name: object) -> None:
     with pytest.raises(Invalid) as refused, database.transaction() as session:
         people.add_person(session, "ann@hub.example", "a hash", actor=team.actor, name=name)
