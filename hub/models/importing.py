@@ -38,13 +38,13 @@ from hub.models.course import Course
 MAX_PAGES = 5_000
 # Bytes of all Markdown files together, counted while they are read.
 MAX_UNPACKED = 200_000_000
-MAX_FRONT_MATTER = 16_000
+MAX_FRONT_MATTER = 8_000
 # Bytes of a zip file's list of entries: more than 50,000 of them.
 MAX_DIRECTORY = 8_000_000
 # Characters of a body in which its first heading is looked for, and of a heading that are looked at; a title has far
 # fewer. Whatever 200 MB hold, looking for their headings takes seconds.
-MAX_TOP = 8_000
-MAX_HEADING = 1_000
+MAX_TOP = 4_000
+MAX_HEADING = 500
 SUFFIXES = (".md", ".markdown")
 SUMMARY = "summary.md"
 # Pages that go to the database in one statement: at most so many, of at most so many characters together.
@@ -326,8 +326,8 @@ def _order_of_summary(summary: str, whole: str, pages: list[str]) -> list[str]:
     known = set(pages)
     ordered: dict[str, None] = {}
     # The parser's time grows with the square of unclosed brackets; this scan's does not.
-    for target in dict.fromkeys(angled or bare for angled, bare in _LINK.findall(whole)):
-        path = posixpath.normpath(posixpath.join(folder, unquote(re.split("[?#]", target)[0])))
+    for angled, bare in dict.fromkeys(_LINK.findall(whole)):
+        path = posixpath.normpath(posixpath.join(folder, unquote(re.split("[?#]", angled or bare)[0])))
         if path in known:
             ordered.setdefault(path)
     return [*ordered, *(page for page in pages if page not in ordered)]

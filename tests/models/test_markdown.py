@@ -206,4 +206,4 @@ def test_the_pages_of_real_courses_can_be_shown(test_data: Path) -> None:
     assert pages
     for page in pages:
         html = render(page.read_text())
-        assert not re.search(r"<(script|img|h1)|\sstyle=", html), page.name
+        assert not re.search(r"<(script|img|h1)|<[^>]*\sstyle=", html), page.name
