@@ -33,6 +33,8 @@ class Held:
     # By our own monotonic clock, counted from before the claim or renewal was sent.
     good_until: float
     renew_at: float
+    # When the worker noticed that the claim is lost while its handler still ran.
+    loss_seen_at: float | None = None
     stop: threading.Event = field(default_factory=threading.Event)
 
     def check(self) -> None:

@@ -196,14 +196,26 @@ class Worker:
     def _next_loss(self) -> float:
         """Seconds until a lane may be lost, or given up, if its handler does not return."""
         now = time.monotonic()
+        waits = [float("inf")]
         with self._lock:
-            times = [held.good_until for held in self._running.values()]
-        times += [good_until + self._patience for good_until in times]
-        return min((at - now for at in times if at > now), default=float("inf"))
+            for held in self._running.values():
+                if held.loss_seen_at is None:
+                    waits.append(max(0.0, held.good_until - now))
+                elif (wait := held.loss_seen_at + self._patience - now) > 0:
+                    waits.append(wait)
+        return min(waits)
 
     def _is_hung(self, held: Held) -> bool:
-        """Whether a handler ignores that its claim is lost. One that waited for the database notices a little later."""
-        return time.monotonic() >= held.good_until + self._patience
+        """Whether a handler ignores that its claim is lost. One that waited for the database notices a little later.
+
+        That time begins when this process sees the loss: one that was frozen sees it late, and so do its handlers.
+        """
+        if not held.is_lost():
+            return False
+        now = time.monotonic()
+        if held.loss_seen_at is None:
+            held.loss_seen_at = now
+        return now >= held.loss_seen_at + self._patience
 
     def _too_many_lost(self) -> bool:
         """Whether as many handlers hang as there are lanes: then the process is of no use; its supervisor renews it."""

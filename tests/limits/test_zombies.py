@@ -14,13 +14,13 @@ from hub.queue import store
 from tests.factories import Team, make_course, start_tagging
 from tests.invariants import Watch
 from tests.limits import lingering
-from tests.limits.harness import Site, freeze, scaled, thaw
+from tests.limits.harness import Site, Timer, freeze, scaled, thaw
 from tests.limits.wire import Trap, Wire
 from tests.processes import Program, Worker, until
 
 PAGES = scaled(4000, 1500)
 LEASE = {"HUB_QUEUE_LEASE": "3", "HUB_QUEUE_RENEW": "1"}
-LOST = "lease lost"
+LOST = "nothing more is written"
 # What the backends of a claim did after the claim was taken from it.
 LATE = """
     with mine as (select distinct pid from $transition where job_id = %(job)s and new_claim = %(claim)s),
@@ -41,6 +41,27 @@ def test_frozen_between_two_transactions(site: Callable[..., Site], watch: Watch
     freeze(first)
     _finish_elsewhere(hub, job_id)
     thaw(first)
+    _check(hub, watch, team, job_id, first, claim)
+
+
+def test_frozen_for_two_leases_with_all_its_lanes_busy(site: Callable[..., Site], watch: Watch, wire: Wire) -> None:
+    hub = site(replicas=0, workers=0, **LEASE)
+    hub.add_worker(HUB_DATABASE_URL=wire.url)
+    team, job_id, first, claim = _begin(hub)
+    course = make_course(hub.database, team, PAGES)
+    other = start_tagging(hub.database, hub.settings, team, course, "chemistry").job_id
+    until(lambda: hub.job(other).changed > 0)
+    wire.hold()
+    # Both handlers, and the renewal of their leases.
+    wire.await_held(3)
+    freeze(first)
+    timer = Timer()
+    _finish_elsewhere(hub, job_id)
+    until(lambda: hub.job(other).finished_at and timer.seconds > 2 * hub.settings.queue_lease)
+    thaw(first)
+    wire.release()
+    # Its handlers did not hang: they were frozen, as was whoever watches over them.
+    until(lambda: sum(LOST in line for line in first.lines) == 2)
     _check(hub, watch, team, job_id, first, claim)
 
 

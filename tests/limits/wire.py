@@ -55,10 +55,10 @@ class Wire:
         self.sprung.clear()
         self._trap = trap
 
-    def await_held(self, patience: float = 30) -> None:
-        """Wait until bytes of the process wait in the wire."""
+    def await_held(self, connections: int = 1, patience: float = 30) -> None:
+        """Wait until bytes of the process wait in the wire, on so many connections."""
         with self._arrived:
-            assert self._arrived.wait_for(lambda: self._waiting > 0, patience), "nothing was sent into the wire"
+            assert self._arrived.wait_for(lambda: self._waiting >= connections, patience), f"only {self._waiting} wait"
 
     def release(self) -> None:
         """Let everything through, first what waits."""
