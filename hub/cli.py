@@ -17,7 +17,7 @@ import click
 
 from hub import __version__, config
 from hub.config import Settings
-from hub.errors import ConfigError, HubError, Invalid, NotFound, Refusal
+from hub.errors import ConfigError, Forbidden, HubError, Invalid, NotFound, Refusal
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -269,6 +269,21 @@ def user_disable(address: str, email: str | None, as_json: bool) -> None:
     _set_person(address, False, email, as_json)
 
 
+@user.command("password")
+@click.argument("address", metavar="EMAIL")
+@click.option("--password-stdin", is_flag=True, required=True, help="Read the new password from standard input.")
+@acting_as
+@as_json
+def user_password(address: str, password_stdin: bool, email: str | None, as_json: bool) -> None:
+    """Give a person a new password and end their sessions."""
+    from hub.models import people
+
+    password = _password(password_stdin)
+    with _transaction(email) as (session, actor):
+        people.change_password(session, _person(session, address), password, actor, keep=None)
+    _print({"email": address, "changed": True}, as_json, f"{address} has a new password.")
+
+
 @user.command("enable")
 @click.argument("address", metavar="EMAIL")
 @acting_as
@@ -299,6 +314,7 @@ def course_import(source: Path, slug: str, title: str, email: str | None, as_jso
         else:
             pages = importing.read_zip(stack.enter_context(source.open("rb")))
         target = _workspace(session, slug)
+        _require(session, target, actor, "course.edit")
         # Resolved, so that "." has a name too.
         name = source.resolve().name
         title = title or (name if source.is_dir() else source.stem)
@@ -323,6 +339,17 @@ def _set_person(address: str, enabled: bool, email: str | None, as_json: bool) -
         changed = people.set_person_enabled(session, found, enabled, actor)
     state = "enabled" if enabled else "disabled"
     _print({"email": found.email, "enabled": enabled, "changed": changed}, as_json, f"{found.email} is {state}.")
+
+
+def _require(session: Session, target: Workspace, actor: Actor, action: str) -> None:
+    """Whoever acts in somebody's name may do what that person may; whoever runs Hub acts in Hub's name."""
+    from hub.models import permission, workspace
+
+    if actor.id is None:
+        return
+    membership = workspace.membership(session, target.id, actor.id)
+    if membership is None or not membership.enabled or not permission.may(membership.role, action):
+        raise Forbidden(action=action)
 
 
 def _workspace(session: Session, slug: str) -> Workspace:

@@ -397,7 +397,10 @@
         source.addEventListener(name, (event) => {
           heard();
           streamTries = 0;
+          // Another attempt may have begun: what was known of a worker's silence is another's.
+          if (name === "state") worker = null;
           apply(event.data);
+          if (name === "state") judgeWorker();
         });
       }
       source.addEventListener("beat", (event) => {

@@ -219,6 +219,26 @@ def test_an_import_that_fails_leaves_nothing(hub: Any, database: Any, tmp_path: 
     assert rows(database, "select count(*) from hub.course") == [(0,)]
 
 
+def test_whoever_is_named_may_import_only_where_they_may_edit(hub: Any, database: Any, tmp_path: Path) -> None:
+    team = factories.make_team(database, slug="bio")
+    viewer = factories.add_member(database, team, "viewer")
+    (tmp_path / "one.md").write_text("# One\n")
+    for person, code in ((viewer, 1), (factories.make_person(database, staff="support"), 1), (team.admin, 0)):
+        tried = hub("course", "import", str(tmp_path), "--workspace", "bio", "--as", person.email)
+        assert tried.code == code, tried.err
+    assert rows(database, "select count(*) from hub.course") == [(1,)]
+
+
+def test_a_person_gets_a_new_password_and_is_signed_out(app: Any, hub: Any, database: Any) -> None:
+    visitor = Visitor(app, database, factories.make_person(database))
+    refused = hub("user", "password", visitor.person.email, "--password-stdin", stdin="short\n")
+    assert refused.code == 1 and "password" in refused.err
+    changed = hub("user", "password", visitor.person.email, "--password-stdin", stdin="a much longer password\n")
+    assert changed.code == 0, changed.err
+    assert visitor.json("GET", "/account").status_code == 401
+    assert [event.action for event in events(database)][-1:] == ["person.password_changed"]
+
+
 def test_check_says_what_is_well(hub: Any) -> None:
     found = hub("check", "--json")
     assert found.code == 0

@@ -277,6 +277,7 @@ class Slots:
     since: datetime | None
     since_text: str
     took: str | None
+    again: bool
     speed: str | None
     left: str | None
     attempt: str | None
@@ -304,6 +305,7 @@ def slots(job: Job, zone: tzinfo) -> Slots:
         since=job.started_at if running else None,
         since_text=words.say("jobs.fact.since", at=moment(job.started_at, zone)) if running else "",
         took=duration(_took(job)) if job.terminal and job.started_at else None,
+        again=job.attempt > 1,
         speed=_speed_text(job),
         left=_left_text(job) if name == "running" else None,
         attempt=_attempt_text(job),

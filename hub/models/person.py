@@ -7,7 +7,7 @@ import uuid
 from datetime import datetime
 
 from argon2 import PasswordHasher
-from argon2.exceptions import InvalidHashError, VerificationError
+from argon2.exceptions import InvalidHashError, VerifyMismatchError
 from sqlalchemy import CheckConstraint, Index, func, select, text, update
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
@@ -64,7 +64,7 @@ def check_password(person: Person | None, password: str) -> bool:
     with _SLOTS:
         try:
             _HASHER.verify(kept, password[:MAX_PASSWORD])
-        except (VerificationError, InvalidHashError):
+        except (VerifyMismatchError, InvalidHashError):
             return False
     return person is not None and len(password) <= MAX_PASSWORD
 

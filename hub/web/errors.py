@@ -187,7 +187,8 @@ def record_refusal(error: Refusal) -> None:
                     "request.refused",
                     actor=place.actor if place else auth.actor(visitor.person),
                     workspace_id=place.workspace.id if place else None,
-                    target_name=request.path,
+                    # What the person was told, so that the trail can be read without knowing addresses.
+                    target_name=message(error),
                     outcome="refused",
                     changes={"code": error.code, "attempted": f"{request.method} {request.url_rule}"},
                 )
