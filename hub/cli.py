@@ -6,6 +6,7 @@ Modules are imported where they are used, so that each command starts quickly.
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -85,7 +86,7 @@ def worker(lanes: str | None) -> int:
     # Importing the kinds is what makes them known.
     import hub.jobs  # noqa: F401
     from hub import log, schema
-    from hub.queue import worker
+    from hub.queue import kind, worker
 
     settings = _with_database()
     try:
@@ -94,6 +95,9 @@ def worker(lanes: str | None) -> int:
         raise click.UsageError(f"--lanes {error}") from None
     schema.check(settings.database_url)
     log.setup()
+    for queue in wanted:
+        if not kind.of_queue(queue):
+            logging.getLogger("hub").warning("no kind of job uses the queue %s", queue)
     return worker.main(settings, wanted)
 
 
@@ -308,18 +312,21 @@ def course_import(source: Path, slug: str, title: str, email: str | None, as_jso
     """Import Markdown files as a course of pages."""
     from hub.models import importing
 
-    with ExitStack() as stack, _transaction(email) as (session, actor):
+    with ExitStack() as stack:
         if source.is_dir():
-            pages = importing.read_folder(source)
+            found = importing.read_folder(source)
         else:
-            pages = importing.read_zip(stack.enter_context(source.open("rb")))
+            found = importing.read_zip(stack.enter_context(source.open("rb")))
+        pages = stack.enter_context(importing.spooled(found))
+        session, actor = stack.enter_context(_transaction(email))
         target = _workspace(session, slug)
         _require(session, target, actor, "course.edit")
         # Resolved, so that "." has a name too.
         name = source.resolve().name
         title = title or (name if source.is_dir() else source.stem)
         course_id, count = importing.import_course(session, target.id, title, pages, actor, name)
-    _print({"course_id": str(course_id), "pages": count}, as_json, f"{count} pages imported.")
+    pages_word = "page" if count == 1 else "pages"
+    _print({"course_id": str(course_id), "pages": count}, as_json, f"{count} {pages_word} imported.")
 
 
 def _set_workspace(slug: str, enabled: bool, email: str | None, as_json: bool) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import unicodedata
-
 from flask import Blueprint, Response, request, url_for
 from sqlalchemy.orm import Session
 
 from hub import words
 from hub.errors import Invalid, NotFound
-from hub.models import audit, support, workspace
+from hub.models import audit, content, support, workspace
 from hub.models.session import Visitor
 from hub.models.workspace import Workspace
 from hub.web import auth, respond
@@ -74,7 +72,8 @@ def _form(found: Workspace, target: str | None, reason: object = "", errors: dic
 
 def _reason(reason: object) -> str:
     text = " ".join(reason.split()) if isinstance(reason, str) else ""
-    if not support.MIN_REASON <= len(text) <= support.MAX_REASON or any(unicodedata.category(c) == "Cc" for c in text):
+    fits = support.MIN_REASON <= len(text) <= support.MAX_REASON
+    if not fits or not content.has_visible(text) or content.has_control(text):
         limits = {"least": support.MIN_REASON, "most": support.MAX_REASON}
         raise Invalid({"reason": words.say("support.reason.length", **limits)})
     return text
