@@ -9,7 +9,7 @@ from collections.abc import Callable
 import httpx
 import pytest
 
-from tests.factories import make_course, run
+from tests.factories import make_course
 from tests.limits.harness import Site, Timer, at_once, measured, scaled
 
 QUEUED = "select count(*) from audit.event where action = 'job.queued'"
@@ -45,39 +45,6 @@ def test_forty_creations_at_a_limit_of_five_make_five_jobs(
     assert hub.client(other.admin).create(other, make_course(hub.database, other)).status_code == 201
 
 
-def test_a_day_of_creations_is_any_24_hours(site: Callable[..., Site]) -> None:
-    hub = site(workers=0, HUB_JOBS_MAX_CREATED_PER_DAY="2")
-    team = hub.team()
-    client = hub.client(team.admin)
-    course = make_course(hub.database, team, 3)
-    first, second = (client.create(team, course, replica=n) for n in range(2))
-    client.cancel(team, first.json()["id"])
-    client.cancel(team, second.json()["id"])
-    # However a job ended, it counts.
-    _make_older(hub, first.json()["id"], "23 hours 59 minutes 50 seconds")
-    refused = client.create(team, course, key="again")
-    assert (refused.status_code, refused.json()["error"]["code"]) == (429, "daily_limit")
-    assert 1 <= int(refused.headers["Retry-After"]) <= 10
-    _make_older(hub, first.json()["id"], "11 seconds")
-    assert client.create(team, course, key="again", replica=1).status_code == 201
-
-
-def _make_older(hub: Site, job_id: int, span: str) -> None:
-    older = "update queue.request set created_at = created_at - cast(:span as interval) where job_id = :id"
-    run(hub.database, older, span=span, id=job_id)
-
-
-def test_a_refused_creation_succeeds_once_a_job_has_ended(site: Callable[..., Site]) -> None:
-    hub = site(workers=0, HUB_JOBS_MAX_PENDING_PER_ACTOR="1")
-    team = hub.team()
-    client = hub.client(team.admin)
-    course = make_course(hub.database, team, 3)
-    first = client.create(team, course, key="first")
-    assert client.create(team, course, key="second").status_code == 429
-    client.cancel(team, first.json()["id"], replica=1)
-    assert client.create(team, course, key="second", replica=1).status_code == 201
-
-
 def test_twenty_threads_with_one_key_make_one_job(site: Callable[..., Site]) -> None:
     hub = site(workers=2, HUB_JOBS_MAX_PENDING_PER_ACTOR="1")
     team = hub.team()
@@ -89,19 +56,6 @@ def test_twenty_threads_with_one_key_make_one_job(site: Callable[..., Site]) -> 
         assert len({answer.json()["id"] for answer in answers}) == 1
         assert hub.count("select count(*) from queue.job") == hub.count(QUEUED) == turn + 1
         hub.await_jobs()
-
-
-def test_one_key_belongs_to_its_actor_workspace_and_command(site: Callable[..., Site]) -> None:
-    hub = site(workers=0)
-    team, other = hub.team(), hub.team()
-    client = hub.client(team.admin)
-    course = make_course(hub.database, team, 3)
-    first = client.create(team, course, "biology", key="shared")
-    assert client.create(team, course, "chemistry", key="shared", replica=1).status_code == 409
-    colleague = hub.client(hub.add_admin(team)).create(team, course, "biology", key="shared")
-    stranger = hub.client(other.admin).create(other, make_course(hub.database, other), "biology", key="shared")
-    assert colleague.status_code == stranger.status_code == 201
-    assert len({answer.json()["id"] for answer in (first, colleague, stranger)}) == 3
 
 
 def test_the_eleventh_creation_in_a_minute_is_refused_over_replicas_and_restarts(site: Callable[..., Site]) -> None:

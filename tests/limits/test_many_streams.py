@@ -88,16 +88,6 @@ def test_a_stopping_web_process_takes_leave_of_all_streams(site: Callable[..., S
         assert [name for name in stream.names() if name != "beat"] == ["snapshot", "bye"]
 
 
-def test_a_stream_of_an_ended_job_gives_one_end(site: Callable[..., Site], streams: Streams) -> None:
-    hub = site(replicas=1, workers=0)
-    team, client, job_id, path = _waiting_job(hub)
-    client.cancel(team, job_id)
-    version = hub.job(job_id).version
-    opened = streams.open(hub.web[0].url + path, client.headers | {"Last-Event-ID": str(version)}, 2)
-    streams.wait(lambda: all(stream.ended for stream in opened))
-    assert {(*stream.names(), *stream.ids()) for stream in opened} == {("end", version)}
-
-
 def test_a_page_polls_where_the_streams_are_taken(site: Callable[..., Site], streams: Streams, browser: Any) -> None:
     hub = site(replicas=1, workers=0, HUB_STREAMS_PER_PROCESS="1")
     team = hub.team()
