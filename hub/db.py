@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session, sessionmaker
 # and be kept while the table grows, and planning anew each time costs as much as the statement.
 KEYED_PLANS = "-c plan_cache_mode=force_generic_plan -c enable_seqscan=off"
 
-# A connection that the network swallowed must fail, not hang: the client side of reliability.md F11.
+# A connection that the network swallowed must fail, not hang: without these it hung for minutes.
 _CONNECT = {
     "connect_timeout": "5",
     "keepalives_idle": "5",
@@ -44,7 +44,7 @@ def connect(
     """Open one connection of its own. Timeouts are seconds; 0 means none. `options`: more of libpq's.
 
     `idle_timeout` ends a transaction whose client sleeps: it must stay below the lease, or a frozen worker could keep
-    its job's row locked past the lease (reliability.md 0.1, finding 4).
+    its job's row locked past the lease.
     """
     # The settings travel as start-up options: a pooler in transaction mode would drop them after a SET.
     options += (
@@ -130,7 +130,7 @@ def is_connection_loss(error: BaseException | None) -> bool:
     if isinstance(error, DBAPIError):
         return error.connection_invalidated or error.orig is None or is_connection_loss(error.orig)
     if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
-        # A demoted primary answers reads; writing to it must look like an outage (reliability.md F15).
+        # A demoted primary answers reads; writing to it must look like an outage.
         return True
     if isinstance(error, psycopg.Error) and error.sqlstate:
         return error.sqlstate.startswith(_OUTAGES)

@@ -1,6 +1,6 @@
 """Admission: may this person start this job now? And if so, job, worklist and event in one transaction.
 
-The order of checks is DESIGN's: shape of the arguments, idempotency, the workspace's lock, idempotency again, capacity,
+The checks come in this order: shape of the arguments, idempotency, the workspace's lock, idempotency again, capacity,
 limits of the arguments, insert. (Session, CSRF, role and address budget come before, in the web.) A refusal raises, so
 the caller's transaction leaves nothing behind.
 """

@@ -192,7 +192,7 @@ def record(
     """Write one event in the caller's transaction; returns its id.
 
     `changes` maps a field to its value, or to ``[before, after]``; values are cut at 300 characters. Raises ValueError
-    for an action or a field that the catalogue does not have: deny by default (ux.md 3.7).
+    for an action or a field that the catalogue does not have: deny by default, so nothing secret slips in.
     """
     entry = ACTIONS.get(action)
     if entry is None:

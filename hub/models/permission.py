@@ -1,4 +1,4 @@
-"""Who may do what: the one place in code (DESIGN's table of rights).
+"""Who may do what: the one place in code.
 
 A person without any right in a workspace gets "not found" for everything in it; a member whose role does not suffice is
 told so. Staff rights are apart from membership: support looks (without content) after stating a reason.

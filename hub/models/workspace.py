@@ -69,8 +69,7 @@ def find_for(session: Session, slug: str, person_id: uuid.UUID) -> tuple[Workspa
 def lock(session: Session, workspace_id: uuid.UUID) -> Workspace:
     """Take the workspace's row until the transaction ends: the first lock of the one order of locks.
 
-    FOR NO KEY UPDATE, because FOR UPDATE would block every insert that points at the workspace
-    (reliability.md 0.1, finding 2).
+    FOR NO KEY UPDATE, because FOR UPDATE would block every insert that points at the workspace.
     """
     return session.scalars(select(Workspace).where(Workspace.id == workspace_id).with_for_update(key_share=True)).one()
 
