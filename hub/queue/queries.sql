@@ -153,7 +153,7 @@ with recursive due as materialized (
     limit :lanes
 ), fresh as materialized (
     select id from queue.job
-    where id = any(array(select id from candidate)) and state = 'queued' and again_at is null
+    where id = any(array(select id from candidate)) and coalesce(state = 'queued' and again_at is null, false)
     for no key update skip locked
 ), chosen as (
     select id, 0 as line, cause, attempt >= max_attempts as used_up,
