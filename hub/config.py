@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
+from urllib.parse import urlsplit
 
 from hub.errors import ConfigError
 
@@ -65,6 +66,17 @@ def _networks(value: str) -> tuple[str, ...]:
     return entries
 
 
+def _blob_url(value: str) -> str:
+    parts = urlsplit(_text(value))
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("must not hold a key: keys come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
+    if parts.scheme == "file" and parts.path and parts.netloc in ("", "localhost"):
+        return value
+    if parts.scheme == "s3" and parts.netloc:
+        return value
+    raise ValueError("must look like file:/srv/hub/blobs or s3://bucket/prefix")
+
+
 def parse_lanes(value: str) -> dict[str, int]:
     """``"workspace.jobs=2,knowledge.ingest=4"`` as ``{queue: lanes}``; empty text means no lanes.
 
@@ -102,6 +114,9 @@ class Settings:
     )
     pg_bin: str = _setting("", _text, "folder of PostgreSQL's programs, if not the embedded ones")
     data_dir: Path = _setting(Path("var"), Path, "where the embedded server and generated keys live")
+    blob_url: str = _setting(
+        "", _blob_url, "where backups are kept: file:FOLDER or s3://BUCKET/PREFIX; empty: `blobs` in HUB_DATA_DIR"
+    )
     bind: str = _setting("127.0.0.1:8000", _text, "address and port that the web server listens on")
     secret_key: str = _setting("", _text, "signs cookies; empty: a random one kept in the data folder", secret=True)
     env: str = _setting("development", _choice("development", "production"), "production refuses demo people and debug")

@@ -200,11 +200,11 @@ RULES: dict[str, tuple[str, str]] = {
         """,
     ),
     "E2": (
-        "a job that has not ended has its whole worklist",
+        "a job that has not ended has its whole worklist, if it is not one that tells by itself how far it is",
         """
         select j.id, j.total, coalesce(i.items, 0) as items from $job j
         left join (select job_id, sum(cardinality(items)) as items from $job_item group by job_id) i on i.job_id = j.id
-        where j.finished_at is null and coalesce(i.items, 0) <> coalesce(j.total, 0)
+        where j.finished_at is null and j.bytes is null and coalesce(i.items, 0) <> coalesce(j.total, 0)
         """,
     ),
     "row": (
@@ -227,7 +227,7 @@ HISTORY: dict[str, tuple[str, str]] = {
             ('running', 'succeeded'), ('running', 'failed'), ('running', 'cancelled'), ('queued', 'cancelled'),
             ('queued', 'queued')
         ) or (old_state is null and new_state <> 'queued')
-          or (old_state = 'queued' and new_state = 'queued' and visible)
+          or (old_state = 'queued' and new_state = 'queued' and visible and not setting_up)
         """,
     ),
     "C2": (
@@ -237,7 +237,10 @@ HISTORY: dict[str, tuple[str, str]] = {
         where new_version - old_version <> case when visible then 1 else 0 end and not setting_up
         """,
     ),
-    "C4": ("counters never fall", "select * from $transition where new_done < old_done"),
+    "C4": (
+        "counters never fall, but for a later attempt that begins again",
+        "select * from $transition where new_done < old_done and not (new_done = 0 and attempt > 1)",
+    ),
     "C6": (
         "a cancel request stays, with its time",
         """
@@ -401,9 +404,11 @@ begin
         new.id, old.state, new.state, old.version, new.version, old.changed + old.skipped + old.failed,
         new.changed + new.skipped + new.failed, old.claim, new.claim, new.attempt,
         new.attempt is distinct from old.attempt, old.cancel_requested_at, new.cancel_requested_at,
-        (new.state, new.claim, new.changed, new.skipped, new.failed, new.cancel_requested_at, new.attempt)
+        (new.state, new.claim, new.changed, new.skipped, new.failed, new.total, new.bytes, new.cancel_requested_at,
+         new.attempt)
             is distinct from
-        (old.state, old.claim, old.changed, old.skipped, old.failed, old.cancel_requested_at, old.attempt),
+        (old.state, old.claim, old.changed, old.skipped, old.failed, old.total, old.bytes, old.cancel_requested_at,
+         old.attempt),
         old.total is null and new.total is not null and new.state = 'queued'
     );
     return null;

@@ -174,6 +174,8 @@ def _insert(
         idempotency_key=key,
         fingerprint=fingerprint,
     )
+    if opening.made is not None:
+        opening.made(job_id)
     told = dict(opening.told)
     if opening.items is not None:
         told["total"] = _list_items(connection, job_id, opening)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -47,7 +48,7 @@ class Opening:
 
     args: what the handler is given (JSON). subject, subject_name: what the job is about. items: a query of
     (item uuid, place) over `values` for the worklist; None: the job has no items. most: most items it may have.
-    told: fields for the event `job.queued`.
+    told: fields for the event `job.queued`. made: called with the job's number once its row is there.
     """
 
     args: dict[str, Any]
@@ -57,6 +58,7 @@ class Opening:
     values: dict[str, Any] = field(default_factory=dict)
     most: int = 0
     told: dict[str, Any] = field(default_factory=dict)
+    made: Callable[[int], None] | None = None
 
 
 def title(kind: str, subject_name: str) -> str:

@@ -203,7 +203,8 @@ def snapshot(job: Job, zone: tzinfo = UTC) -> dict[str, Any]:
             "skipped": job.skipped,
             "failed": job.failed,
             "unit": of_kind(job.kind, "unit"),
-        },
+        }
+        | ({} if job.bytes is None else {"bytes": job.bytes}),
         "cancel_requested": (
             {"at": _iso(job.cancel_requested_at), "by": job.cancel_by_name} if job.cancel_requested_at else None
         ),
@@ -361,7 +362,8 @@ def _figure(job: Job, name: str) -> str | None:
 
 def _counts(job: Job) -> list[str]:
     numbers = {"changed": job.changed, "skipped": job.skipped, "failed": job.failed}
-    return [of_kind(job.kind, key, count=count) for key, count in numbers.items() if count]
+    told = [of_kind(job.kind, key, count=count) for key, count in numbers.items() if count]
+    return told + ([of_kind(job.kind, "bytes", size=size(job.bytes))] if job.bytes else [])
 
 
 def _attempt_text(job: Job) -> str | None:
@@ -419,6 +421,16 @@ def duration(seconds: float) -> str:
     if hours < 48:
         return words.say("duration.hours_minutes", hours=hours, minutes=minutes)
     return words.say("duration.days", count=hours // 24)
+
+
+def size(count: int) -> str:
+    """A number of bytes in words: “812 bytes”, “3.4 MB”; in powers of 1,000."""
+    if count < 1000:
+        return words.say("size.bytes", count=count)
+    units = ("kB", "MB", "GB", "TB")
+    power = min(len(units), (len(str(count)) - 1) // 3)
+    value = count / 1000**power
+    return words.say("size.large", number=f"{value:.0f}" if value >= 100 else f"{value:.1f}", unit=units[power - 1])
 
 
 def moment(at: datetime | None, zone: tzinfo) -> str:

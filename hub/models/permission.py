@@ -8,8 +8,8 @@ from __future__ import annotations
 
 VIEWER = frozenset({"workspace.see", "page.read"})
 MEMBER = VIEWER | {"course.edit"}
-ADMIN = MEMBER | {"job.start", "audit.read", "members.manage"}
-# Support sees courses, pages, documents and jobs, but no bodies; and the audit trail.
+ADMIN = MEMBER | {"job.start", "backup.manage", "audit.read", "members.manage"}
+# Support sees courses, pages, documents, jobs and the list of backups, but no bodies; and the audit trail.
 SUPPORT = frozenset({"workspace.see", "audit.read"})
 
 RIGHTS: dict[str, frozenset[str]] = {"viewer": VIEWER, "member": MEMBER, "admin": ADMIN, "support": SUPPORT}

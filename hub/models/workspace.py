@@ -6,7 +6,7 @@ import re
 import uuid
 from datetime import datetime
 
-from sqlalchemy import CheckConstraint, ForeignKey, Index, and_, func, select, text, tuple_
+from sqlalchemy import CheckConstraint, ForeignKey, Index, Integer, and_, func, select, text, tuple_
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from hub.models.base import Base, id_column, time_column, version_column
@@ -20,13 +20,23 @@ class Workspace(Base):
     """A tenant: everything a person sees in Hub lies in one."""
 
     __tablename__ = "workspace"
-    __table_args__ = (Index("workspace_slug_key", "slug", unique=True),)
+    __table_args__ = (
+        CheckConstraint("backup_keep between 1 and 1000", name="backup_keep"),
+        CheckConstraint("backup_keep_days between 1 and 3650", name="backup_keep_days"),
+        Index("workspace_slug_key", "slug", unique=True),
+        Index("workspace_restored_by_job_idx", "restored_by_job", postgresql_where=text("restored_by_job is not null")),
+    )
 
     id: Mapped[uuid.UUID] = id_column()
     slug: Mapped[str]
     name: Mapped[str]
     enabled: Mapped[bool] = mapped_column(server_default=text("true"))
     time_zone: Mapped[str] = mapped_column(server_default=text("'UTC'"))
+    # How many backups are kept, and for how many days.
+    backup_keep: Mapped[int] = mapped_column(Integer, server_default=text("10"))
+    backup_keep_days: Mapped[int] = mapped_column(Integer, server_default=text("90"))
+    # The queue's job that restored it from a backup. Until that job has succeeded it is neither enabled nor anybody's.
+    restored_by_job: Mapped[int | None]
     version: Mapped[int] = version_column()
     created_at: Mapped[datetime] = time_column()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
@@ -9,12 +10,15 @@ from uuid import UUID
 
 import psycopg
 
+from hub.config import Settings
 from hub.db import CONFLICTS, Database
 from hub.queue import store
 from hub.queue.job import Cancelled, Claimed, LeaseLost, Stopped
 from hub.queue.lease import Held, LeaseKeeper
 
 CHUNK = 1000
+# A handler may tell of its progress as often as it likes; it is stored so often, in seconds.
+REPORT_EVERY = 1.0
 
 _composed = lru_cache(maxsize=None)(store.compose_step)
 
@@ -22,12 +26,14 @@ _composed = lru_cache(maxsize=None)(store.compose_step)
 class Context:
     """Given to a kind's `run`. Every write it makes is fenced; it raises what stops the handler, which lets it pass."""
 
-    def __init__(self, job: Claimed, database: Database, held: Held, keeper: LeaseKeeper) -> None:
+    def __init__(self, job: Claimed, database: Database, held: Held, keeper: LeaseKeeper, settings: Settings) -> None:
         self.job = job
         self.database = database
+        self.settings = settings
         self._held = held
         self._keeper = keeper
         self._connection: psycopg.Connection[Any] | None = None
+        self._reported_at = float("-inf")
 
     def use(self, connection: psycopg.Connection[Any]) -> None:
         """Work on this autocommit connection."""
@@ -98,6 +104,25 @@ class Context:
             raise self._reason_to_stop()
         job.failed += 1
         self._keeper.moved(job.id)
+
+    def report(self, done: int, total: int | None, bytes_written: int | None = None, *, now: bool = False) -> bool:
+        """Tell how far a job without a worklist has come; True if that was stored: at most once a second, or `now`.
+
+        It also shows that the attempt moves on, so it is to be called all along. `done` falls only at an attempt's
+        start. While it is below `total` a cancel request stops the job. Raises LeaseLost, Cancelled or Interrupted.
+        """
+        self._held.check()
+        moment = time.monotonic()
+        if not now and moment < self._reported_at + REPORT_EVERY:
+            return False
+        job = self.job
+        if not store.report(self.connection, job, done=done, total=total, bytes_written=bytes_written):
+            # The claim may still be ours: then it is a cancel request that is in the way, whatever is done.
+            raise LeaseLost if store.held(self.connection, job.id, job.claim) is None else Cancelled
+        self._reported_at = moment
+        job.changed, job.total = done, total
+        self._keeper.moved(job.id)
+        return True
 
     def _reason_to_stop(self) -> Stopped:
         """Why the fence did not hold: a cancel request, or a claim that is somebody else's."""

@@ -102,10 +102,17 @@ class Execution:
             log.exception("attempt failed")
             self._failed(declared, text.describe(error))
         else:
+            self._succeed(declared, result)
+
+    def _succeed(self, declared: Kind, result: dict[str, Any] | None) -> None:
+        """End in success, unless the kind's own record of it finds at the last moment that it may not be."""
+        try:
             self._end(declared, "succeeded", result=result)
+        except Fail as failure:
+            self._end(declared, "failed", code=failure.code)
 
     def _call(self, declared: Kind) -> dict[str, Any] | None:
-        context = Context(self.job, self._database, self.held, self._keeper)
+        context = Context(self.job, self._database, self.held, self._keeper, self._settings)
         args = declared.args.model_validate(self.job.args)
         with self._database.autocommit() as connection:
             context.use(connection)

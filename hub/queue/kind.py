@@ -30,7 +30,8 @@ class Kind:
     policy: STANDARD, or EXCLUSIVE (one live job for each singleton key).
     priority: 0 uploads, 1 syncs and people's jobs, 2 sweeps. attempts: most tries, under the deployment's ceiling.
     deadline: seconds that an attempt may take; with `steps`, the longest time without a finished item.
-    recorded: called in the ending transaction; writes what must never be missing (audit). If it raises, nothing ends.
+    recorded: called in the ending transaction; writes what must never be missing (audit). If it raises, nothing ends;
+    if it raises Fail at a success, the job fails for that reason instead.
     closing: called after it in a savepoint; marks the subject. If it raises three times, the job ends without it.
     command, form, opening: of kinds that people start, the pydantic model of what they send, the hook that says what
     their start page shows, and the hook that turns a command into `args` and a worklist in the creating transaction;

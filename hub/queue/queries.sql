@@ -4,6 +4,7 @@
 --   claim     queued   -> running          (a fresh job, a due retry)
 --             running  -> running          (a lapsed lease: the attempt before it is recorded as lost)
 --   step      running  -> running          (one item done)
+--   report    running  -> running          (so much is done, of kinds without a worklist)
 --   retry     running  -> queued           (the attempt failed; again after a wait)
 --   release   running  -> queued           (given back, attempt not charged)
 --   finish    running  -> succeeded, failed, cancelled
@@ -264,6 +265,18 @@ update queue.detail d set failures = jsonb_build_object(
         end)
 from counted where d.job_id = :id
 returning d.job_id;
+
+-- name: report
+-- How far a job without a worklist has come: of `total`, `done`, and bytes written. A later attempt begins again at 0. A
+-- report that says nothing new still shows that the handler moves on. No row if the claim is lost or a cancel requested.
+update queue.job set
+    changed = :done::integer, total = :total, bytes = :bytes,
+    done_before = least(done_before, :done::integer),
+    progressed_at = statement_timestamp(),
+    deadline_at = statement_timestamp() + make_interval(secs => attempt_seconds),
+    version = version + ((changed, total, bytes) is distinct from (:done::integer, :total::integer, :bytes::bigint))::integer
+where id = :id and claim = :claim and state = 'running' and cancel_requested_at is null
+returning id;
 
 -- name: retry
 -- The attempt failed and is not the last: wait, then be tried again. A cancel request takes precedence: then no row.

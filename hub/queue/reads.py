@@ -31,7 +31,8 @@ class Job:
 
     `done` = changed + skipped + failed. `again_at` is the next try of a queued job and the end of the lease of a
     running one. `failures` is ``{"counts": {code: n}, "items": [{"id", "title", "code", "attempt", "at"}, …]}``.
-    `attempt_seconds` is how long an attempt may go on without progress. `worker` is the one that holds the job.
+    `bytes` were written so far, if the kind tells. `attempt_seconds` is how long an attempt may go on without
+    progress. `worker` is the one that holds the job.
     """
 
     id: int
@@ -49,6 +50,7 @@ class Job:
     failed: int
     done: int
     done_before: int
+    bytes: int | None
     again_at: datetime | None
     deadline_at: datetime | None
     cancel_requested_at: datetime | None

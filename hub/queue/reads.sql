@@ -4,7 +4,7 @@
 -- People's jobs by id, newest first, each with all that a page may show (primary keys).
 select j.id, j.queue, j.kind, j.state::text as state, j.priority, j.attempt, j.max_attempts, j.attempt_seconds,
        j.version, j.total, j.changed, j.skipped, j.failed, j.changed + j.skipped + j.failed as done, j.done_before,
-       j.again_at, j.deadline_at, j.cancel_requested_at, j.progressed_at, j.created_at, j.started_at, j.finished_at,
+       j.bytes, j.again_at, j.deadline_at, j.cancel_requested_at, j.progressed_at, j.created_at, j.started_at, j.finished_at,
        j.closing_failed, j.subject, w.name as worker,
        r.workspace_id, r.actor_id, r.actor_name, r.subject_name, r.cancel_by_name, r.idempotency_key,
        d.args, d.result, d.code, d.error, d.failures, d.request_id,

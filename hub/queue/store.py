@@ -176,6 +176,12 @@ def fail_item(connection: Connection, **values: Any) -> bool:
     return _one(connection, "fail_item", values) is not None
 
 
+def report(connection: Connection, job: Claimed, *, done: int, total: int | None, bytes_written: int | None) -> bool:
+    """Tell how far the job has come; False if the fence does not hold."""
+    values = {"id": job.id, "claim": job.claim, "done": done, "total": total, "bytes": bytes_written}
+    return _one(connection, "report", values) is not None
+
+
 def retry(connection: Connection, job: Claimed, *, wait: float, code: str, error: str) -> bool:
     """Put the job back for another attempt after `wait` seconds; False: lost, or a cancel request is in the way."""
     values = {"id": job.id, "claim": job.claim, "wait": wait, "code": code, "error": error}

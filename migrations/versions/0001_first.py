@@ -1,4 +1,4 @@
-"""People, workspaces, courses, sessions, rate windows, and the audit trail
+"""People, workspaces, courses, backups, sessions, rate windows, and the audit trail
 
 A revision also writes its number into hub.schema_revision, with the oldest code that still works with it.
 """
@@ -84,6 +84,9 @@ def upgrade() -> None:
         sa.Column("name", sa.Text(), nullable=False),
         sa.Column("enabled", sa.Boolean(), server_default=sa.text("true"), nullable=False),
         sa.Column("time_zone", sa.Text(), server_default=sa.text("'UTC'"), nullable=False),
+        sa.Column("backup_keep", sa.Integer(), server_default=sa.text("10"), nullable=False),
+        sa.Column("backup_keep_days", sa.Integer(), server_default=sa.text("90"), nullable=False),
+        sa.Column("restored_by_job", sa.BigInteger(), nullable=True),
         sa.Column("version", sa.BigInteger(), server_default=sa.text("1"), nullable=False),
         sa.Column(
             "created_at",
@@ -91,10 +94,63 @@ def upgrade() -> None:
             server_default=sa.text("statement_timestamp()"),
             nullable=False,
         ),
+        sa.CheckConstraint("backup_keep between 1 and 1000", name=op.f("workspace_backup_keep_check")),
+        sa.CheckConstraint("backup_keep_days between 1 and 3650", name=op.f("workspace_backup_keep_days_check")),
         sa.PrimaryKeyConstraint("id", name=op.f("workspace_pkey")),
         schema="hub",
     )
     op.create_index("workspace_slug_key", "workspace", ["slug"], unique=True, schema="hub")
+    op.create_index(
+        "workspace_restored_by_job_idx",
+        "workspace",
+        ["restored_by_job"],
+        unique=False,
+        schema="hub",
+        postgresql_where=sa.text("restored_by_job is not null"),
+    )
+    op.create_table(
+        "backup",
+        sa.Column("id", sa.Uuid(), nullable=False),
+        sa.Column("workspace_id", sa.Uuid(), nullable=False),
+        sa.Column("job_id", sa.BigInteger(), nullable=True),
+        sa.Column("state", sa.Text(), server_default=sa.text("'making'"), nullable=False),
+        sa.Column("storage_key", sa.Text(), nullable=True),
+        sa.Column("bytes", sa.BigInteger(), nullable=True),
+        sa.Column("sha256", sa.Text(), nullable=True),
+        sa.Column("format_version", sa.Integer(), nullable=True),
+        sa.Column("counts", postgresql.JSONB(astext_type=sa.Text()), server_default=sa.text("'{}'"), nullable=False),
+        sa.Column("snapshot_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column(
+            "created_at",
+            sa.DateTime(timezone=True),
+            server_default=sa.text("statement_timestamp()"),
+            nullable=False,
+        ),
+        sa.Column("created_by", sa.Uuid(), nullable=False),
+        sa.Column("created_by_name", sa.Text(), nullable=False),
+        sa.Column("finished_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("checked_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("check_result", sa.Text(), nullable=True),
+        sa.Column("check_entry", sa.Text(), nullable=True),
+        sa.Column("removed_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("removed_by", sa.Text(), nullable=True),
+        sa.Column("version", sa.BigInteger(), server_default=sa.text("1"), nullable=False),
+        sa.CheckConstraint(
+            "state in ('making', 'available', 'failed', 'cancelled', 'expired', 'deleted')",
+            name=op.f("backup_state_check"),
+        ),
+        sa.CheckConstraint("check_result in ('ok', 'damaged', 'missing')", name=op.f("backup_check_result_check")),
+        sa.CheckConstraint(
+            "state <> 'available' or (storage_key is not null and bytes is not null and sha256 is not null"
+            " and format_version is not null and snapshot_at is not null and finished_at is not null)",
+            name=op.f("backup_available_check"),
+        ),
+        sa.ForeignKeyConstraint(["workspace_id"], ["hub.workspace.id"], name=op.f("backup_workspace_id_fkey")),
+        sa.PrimaryKeyConstraint("id", name=op.f("backup_pkey")),
+        schema="hub",
+    )
+    op.create_index("backup_workspace_id_idx", "backup", ["workspace_id", "id"], unique=False, schema="hub")
+    op.create_index("backup_job_id_idx", "backup", ["job_id"], unique=False, schema="hub")
     op.create_table(
         "course",
         sa.Column("id", sa.Uuid(), nullable=False),

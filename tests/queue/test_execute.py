@@ -259,6 +259,128 @@ def test_items_go_on_where_the_job_stands(bench: Bench) -> None:
     assert (job.state, job.changed, job.done_before) == ("succeeded", 2300, 1100)
 
 
+# Reports, of kinds that have no worklist
+
+
+def reporting(*steps: tuple[int, int], then: Callable[[Context], Any] = lambda context: None) -> Handler:
+    """A handler that reports each (done, total), with a byte for each that is done, and then does something."""
+
+    def handler(context: Context, args: Any) -> None:
+        for done, total in steps:
+            context.report(done, total, done, now=True)
+        then(context)
+
+    return handler
+
+
+def test_a_report_is_stored_with_its_bytes(bench: Bench, watch: Watch) -> None:
+    seen: list[Any] = []
+    look = reporting((0, 5), (3, 5), then=lambda context: seen.append(bench.job(context.job.id)))
+    kind = bench.kind(lambda context, args: look(context, args) or context.report(5, 5, 9, now=True), steps=True)
+    job_id = bench.enqueue(kind)
+    bench.work(kind)
+    assert (seen[0].changed, seen[0].total, seen[0].bytes) == (3, 5, 3)
+    job = bench.job(job_id)
+    assert (job.state, job.changed, job.total, job.bytes) == ("succeeded", 5, 5, 9)
+
+
+def test_reports_are_stored_at_most_once_a_second(bench: Bench) -> None:
+    stored: list[bool] = []
+
+    def handler(context: Context, args: Any) -> None:
+        stored.extend(context.report(done, 1000) for done in range(1000))
+        stored.append(context.report(1000, 1000, now=True))
+
+    kind = bench.kind(handler, steps=True)
+    bench.enqueue(kind)
+    began = time.monotonic()
+    bench.work(kind)
+    assert sum(stored) <= 2 + time.monotonic() - began
+    assert stored[0] and stored[-1]
+
+
+def test_a_report_that_says_nothing_new_keeps_the_deadline_away_and_the_version_as_it_is(bench: Bench) -> None:
+    rows_seen: list[Any] = []
+
+    def handler(context: Context, args: Any) -> None:
+        context.report(1, 2, now=True)
+        rows_seen.append(bench.job(context.job.id))
+        context.report(1, 2, now=True)
+        rows_seen.append(bench.job(context.job.id))
+        context.report(2, 2, now=True)
+
+    kind = bench.kind(handler, steps=True)
+    bench.enqueue(kind)
+    bench.work(kind)
+    before, after = rows_seen
+    assert after.version == before.version
+    assert after.deadline_at > before.deadline_at
+    assert after.progressed_at > before.progressed_at
+
+
+def test_a_later_attempt_begins_again_at_nothing(bench: Bench, watch: Watch) -> None:
+    first = bench.kind(reporting((0, 5), (4, 5), then=lambda context: 1 / 0), steps=True)
+    job_id = bench.enqueue(first)
+    bench.work(first)
+    assert (bench.job(job_id).changed, row(bench.database, "select done from queue.attempt").done) == (4, 4)
+    bench.make_due(job_id)
+    second = bench.kind(reporting((0, 7), (7, 7)), queue=first.line)
+    run(bench.database, "update queue.job set kind = :kind", kind=second.name)
+    bench.execute(bench.claim(second)[0])
+    job = bench.job(job_id)
+    assert (job.state, job.changed, job.total, job.done_before) == ("succeeded", 7, 7, 0)
+
+
+def test_a_cancel_request_stops_a_handler_at_its_next_report(bench: Bench, watch: Watch) -> None:
+    kind = bench.kind(reporting((1, 5), then=lambda c: (bench.cancel(c.job.id), c.report(2, 5, now=True))), steps=True)
+    job_id = bench.enqueue(kind)
+    bench.work(kind)
+    assert (bench.job(job_id).state, bench.job(job_id).changed) == ("cancelled", 1)
+
+
+def test_a_report_stops_a_cancelled_job_also_if_an_attempt_before_had_done_everything(bench: Bench) -> None:
+    first = bench.kind(reporting((5, 5)), steps=True)
+    job_id = bench.enqueue(first)
+    job = bench.claim_one(first)
+    with bench.connection() as connection:
+        assert store.report(connection, job, done=5, total=5, bytes_written=None)
+    bench.cancel(job_id)
+    bench.make_due(job_id)
+    second = bench.kind(reporting((0, 5), (5, 5)), queue=first.line)
+    run(bench.database, "update queue.job set kind = :kind", kind=second.name)
+    bench.execute(bench.claim(second)[0])
+    assert bench.job(job_id).state == "cancelled"
+
+
+def test_a_report_under_a_lost_claim_writes_nothing(bench: Bench, watch: Watch) -> None:
+    def lose(context: Context) -> None:
+        bench.make_due(context.job.id)
+        bench.claim_one(kind)
+        context.report(4, 5, now=True)
+
+    kind = bench.kind(reporting((1, 5), then=lose), steps=True)
+    job_id = bench.enqueue(kind)
+    bench.work(kind)
+    job = bench.job(job_id)
+    assert (job.state, job.changed, job.attempt) == ("running", 1, 2)
+
+
+def test_a_record_of_success_that_may_not_be_makes_the_job_fail_for_its_reason(bench: Bench) -> None:
+    recorded: list[str] = []
+
+    def record(session: Session, ended: Ended) -> None:
+        recorded.append(ended.state)
+        if ended.state == "succeeded":
+            raise Fail("actor_not_authorized")
+
+    kind = bench.kind(recorded=record)
+    job_id = bench.enqueue(kind)
+    bench.work(kind)
+    job = bench.job(job_id)
+    assert (job.state, job.code, recorded) == ("failed", "actor_not_authorized", ["succeeded", "failed"])
+    assert bench.dead_letters() == []
+
+
 # Cancel
 
 

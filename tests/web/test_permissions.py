@@ -89,6 +89,7 @@ TABLE = {
     "page.read": "admin member viewer",
     "course.edit": "admin member",
     "job.start": "admin",
+    "backup.manage": "admin",
     "audit.read": "admin support",
     "members.manage": "admin",
 }

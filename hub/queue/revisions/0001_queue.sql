@@ -43,6 +43,8 @@ create table queue.job (
     failed              integer not null default 0,
     done_before         integer not null default 0,
     progressed_at       timestamptz,
+    -- How many bytes were written so far, of kinds that report them.
+    bytes               bigint check (bytes >= 0),
     closing_tries       smallint not null default 0,
     closing_failed      boolean not null default false,
     created_at          timestamptz not null default statement_timestamp(),
