@@ -148,11 +148,11 @@ RULES: dict[str, tuple[str, str]] = {
         "done = changed + skipped + failed, never above the total, equal to it at success; failures are told",
         """
         select j.id, j.state::text, j.total, j.changed, j.skipped, j.failed, d.failures->'counts' as counts
-        from $job j join $detail d on d.job_id = j.id
+        from $job j left join $detail d on d.job_id = j.id
         where j.changed + j.skipped + j.failed > coalesce(j.total, 0)
            or (j.state = 'succeeded' and j.changed + j.skipped + j.failed <> coalesce(j.total, 0))
            or j.failed <> (select coalesce(sum(value::integer), 0) from jsonb_each_text(d.failures->'counts'))
-           or least(j.failed, 100) <> jsonb_array_length(d.failures->'items')
+           or least(j.failed, 100) <> coalesce(jsonb_array_length(d.failures->'items'), 0)
         """,
     ),
     "C7": (
@@ -185,7 +185,7 @@ RULES: dict[str, tuple[str, str]] = {
         "a dead letter exactly for the jobs that used up their attempts, with the job's reason",
         """
         select j.id, j.state::text, j.attempt, j.max_attempts, d.code, l.code as dead_letter
-        from $job j join $detail d on d.job_id = j.id left join $dead_letter l on l.job_id = j.id
+        from $job j left join $detail d on d.job_id = j.id left join $dead_letter l on l.job_id = j.id
         where l.code is distinct from
             case when j.state = 'failed' and d.code = any(%(exhausted)s) then d.code end
            or (l.job_id is not null and j.attempt < j.max_attempts)
@@ -208,10 +208,10 @@ RULES: dict[str, tuple[str, str]] = {
         """,
     ),
     "row": (
-        "every job has its detail, and a claim exactly while it runs",
+        "every job has its arguments, once, and a claim exactly while it runs",
         """
         select j.id, j.state::text, j.claim from $job j left join $detail d on d.job_id = j.id
-        where d.job_id is null or (j.claim is null) = (j.state = 'running')
+        where (j.args is null) = (d.args is null) or (j.claim is null) = (j.state = 'running')
            or (j.finished_at is not null and j.live_key is not null)
         """,
     ),

@@ -5,9 +5,9 @@ progress that is fenced like every other write. docs/decisions.md says what else
 """
 
 from hub.queue.context import Context
-from hub.queue.job import Claimed, Ended, Enqueued, Fail
+from hub.queue.job import Claimed, Ended, Enqueued, Fail, Snooze
 from hub.queue.kind import EXCLUSIVE, STANDARD, Kind, register
-from hub.queue.store import enqueue
+from hub.queue.store import Item, enqueue, enqueue_many
 
 __all__ = [
     "EXCLUSIVE",
@@ -17,7 +17,10 @@ __all__ = [
     "Ended",
     "Enqueued",
     "Fail",
+    "Item",
     "Kind",
+    "Snooze",
     "enqueue",
+    "enqueue_many",
     "register",
 ]

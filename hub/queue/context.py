@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from functools import lru_cache
 from typing import Any
 from uuid import UUID
@@ -34,20 +35,32 @@ class Context:
         self._keeper = keeper
         self._connection: psycopg.Connection[Any] | None = None
         self._reported_at = float("-inf")
+        self._stack = ExitStack()
 
-    def use(self, connection: psycopg.Connection[Any]) -> None:
-        """Work on this autocommit connection."""
-        self._connection = connection
+    def __enter__(self) -> Context:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._connection = None
+        self._stack.__exit__(*error)
 
     @property
     def connection(self) -> psycopg.Connection[Any]:
         """The handler's autocommit connection: each statement is a transaction of its own."""
-        assert self._connection is not None
+        if self._connection is None:
+            self._connection = self._stack.enter_context(self.database.autocommit())
         return self._connection
 
     def check(self) -> None:
         """Raise if the handler may not go on: call it before each write outside the database."""
         self._held.check()
+
+    def remaining(self) -> float:
+        """Seconds until the deadline, which every finished item moves on; 0 if the claim is lost.
+
+        Give it as its timeout to whatever the handler waits for outside.
+        """
+        return self._held.remaining()
 
     def items(self) -> Iterator[UUID]:
         """The items not yet done, from where the job stands; each must end in `step` or `fail_item`."""
@@ -85,7 +98,7 @@ class Context:
         if problem is None:
             job.changed += changed
             job.skipped += skipped
-            self._keeper.moved(job.id)
+            self._progressed()
         return problem, title
 
     def fail_item(self, item_id: UUID, title: str, code: str) -> None:
@@ -103,7 +116,11 @@ class Context:
         ):
             raise self._reason_to_stop()
         job.failed += 1
-        self._keeper.moved(job.id)
+        self._progressed()
+
+    def _progressed(self) -> None:
+        self._held.deadline = time.monotonic() + self.job.attempt_seconds
+        self._keeper.moved(self.job.id)
 
     def report(self, done: int, total: int | None, bytes_written: int | None = None, *, now: bool = False) -> bool:
         """Tell how far a job without a worklist has come; True if that was stored: at most once a second, or `now`.
@@ -121,7 +138,7 @@ class Context:
             raise LeaseLost if store.held(self.connection, job.id, job.claim) is None else Cancelled
         self._reported_at = moment
         job.changed, job.total = done, total
-        self._keeper.moved(job.id)
+        self._progressed()
         return True
 
     def _reason_to_stop(self) -> Stopped:

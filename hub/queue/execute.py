@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import logging
 import random
-import threading
+import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from hub import log as logs
 from hub.config import Settings
 from hub.db import Database, driver, is_conflict, is_connection_loss
-from hub.queue import backoff, kind, store, text
+from hub.queue import backoff, store, text
 from hub.queue.closing import TRIES, ClosingFailed, close
+from hub.queue.complete import Completer
 from hub.queue.context import Context
-from hub.queue.job import Cancelled, Claimed, Fail, Interrupted, LeaseLost
+from hub.queue.job import Cancelled, Claimed, Fail, Interrupted, LeaseLost, Snooze
 from hub.queue.kind import Kind
 from hub.queue.lease import Held, LeaseKeeper
 
@@ -25,27 +27,32 @@ log = logging.getLogger(__name__)
 class Execution:
     """One attempt at a job by this worker."""
 
-    def __init__(self, held: Held, database: Database, keeper: LeaseKeeper, settings: Settings) -> None:
+    def __init__(
+        self, job: Claimed, held: Held, declared: Kind, database: Database, keeper: LeaseKeeper, settings: Settings
+    ) -> None:
+        self.job = job
         self.held = held
-        self.job: Claimed = held.job
+        self.declared = declared
         self._database = database
         self._keeper = keeper
         self._settings = settings
-        self._pause = threading.Event()
 
     def run(self) -> None:
         """Run the handler and record how the attempt ended; raises nothing."""
+        self._record(self._attempt)
+
+    def _record(self, attempt: Callable[[], None]) -> None:
         with logs.context(job_id=self.job.id, kind=self.job.kind, attempt=self.job.attempt, claim=self.job.claim):
             log.info("job started")
             try:
-                self._through_outages(self._attempt)
+                self._through_outages(attempt)
             except LeaseLost:
                 log.warning("lease lost: another worker may have the job, nothing more is written")
             except Exception:
                 # Whatever happened, the claim lapses and the job is taken up again.
                 log.exception("the end of the attempt could not be recorded")
             finally:
-                self._keeper.drop(self.held)
+                self._keeper.drop(self.held, [self.job.id])
 
     def _through_outages(self, attempt: Callable[[], None]) -> None:
         """Call `attempt` again after an outage of the database or another's lock, for as long as the lease holds.
@@ -61,20 +68,23 @@ class Execution:
                 if not _passes(error):
                     raise
                 log.warning("database away or busy: %s", type(error).__name__)
-                self._pause.wait(random.uniform(0.2, 0.6))
+                time.sleep(random.uniform(0.2, 0.6))
                 if self.held.is_lost():
                     raise LeaseLost from error
 
     def _attempt(self) -> None:
         self._reread()
-        declared = kind.find(self.job.kind)
-        assert declared is not None, "the claim takes only kinds that are known here"
         if self.job.cancelled:
-            self._end(declared, "cancelled")
+            self._end("cancelled")
         elif self.job.used_up:
-            self._end(declared, "failed", code=self.job.cause or "handler_failed", dead=True)
+            self._end("failed", code=self.job.cause or "handler_failed", dead=True)
         else:
-            self._handle(declared)
+            try:
+                result = self._call()
+            except (Exception, SystemExit) as error:
+                self._judge(error)
+            else:
+                self._succeed(result)
 
     def _reread(self) -> None:
         with self._database.autocommit() as connection:
@@ -84,74 +94,60 @@ class Execution:
         self.job.changed, self.job.skipped, self.job.failed = now["changed"], now["skipped"], now["failed"]
         self.job.cancelled = now["cancelled"]
 
-    def _handle(self, declared: Kind) -> None:
-        try:
-            result = self._call(declared)
-        except Cancelled:
-            self._end(declared, "cancelled")
-        except Interrupted:
-            self._release(declared)
-        except LeaseLost:
-            raise
-        except Fail as failure:
-            self._end(declared, "failed", code=failure.code)
-        except (Exception, SystemExit) as error:
-            # SystemExit: what a handler calls may want to end the process, which is not its own.
-            if _passes(error):
-                raise
-            log.exception("attempt failed")
-            self._failed(declared, text.describe(error))
-        else:
-            self._succeed(declared, result)
-
-    def _succeed(self, declared: Kind, result: dict[str, Any] | None) -> None:
+    def _succeed(self, result: dict[str, Any] | None) -> None:
         """End in success, unless the kind's own record of it finds at the last moment that it may not be."""
         try:
-            self._end(declared, "succeeded", result=result)
+            self._end("succeeded", result=result)
         except Fail as failure:
-            self._end(declared, "failed", code=failure.code)
+            self._end("failed", code=failure.code)
 
-    def _call(self, declared: Kind) -> dict[str, Any] | None:
-        context = Context(self.job, self._database, self.held, self._keeper, self._settings)
-        args = declared.args.model_validate(self.job.args)
-        with self._database.autocommit() as connection:
-            context.use(connection)
-            result = declared.run(context, args)
+    def _call(self) -> dict[str, Any] | None:
+        args = self.declared.args.model_validate(self.job.args)
+        with Context(self.job, self._database, self.held, self._keeper, self._settings) as context:
+            result = self.declared.run(context, args)
             if result is not None:
                 # A result that the database cannot hold is the handler's failure: found here, not when it is recorded.
-                connection.execute("select %s::jsonb", [json.dumps(result)])
+                context.connection.execute("select %s::jsonb", [json.dumps(result)])
             return result
 
-    def _failed(self, declared: Kind, error: str) -> None:
+    def _judge(self, error: BaseException) -> None:
+        """Record what the handler raised. SystemExit too: what it calls may want to end the process, not its own."""
+        if isinstance(error, LeaseLost) or _passes(error):
+            raise error
+        if isinstance(error, Cancelled):
+            self._end("cancelled")
+        elif isinstance(error, Interrupted):
+            self._put_back(store.release, "job given back: the worker stops")
+        elif isinstance(error, Snooze):
+            self._put_back(partial(store.snooze, wait=error.seconds, code=error.code), "job snoozes")
+        elif isinstance(error, Fail):
+            self._end("failed", code=error.code)
+        else:
+            log.error("attempt failed", exc_info=error)
+            self._failed(text.describe(error))
+
+    def _failed(self, error: str) -> None:
         self._reread()
         if self.job.cancelled:
-            self._end(declared, "cancelled")
-            return
-        if self.job.attempt >= self.job.max_attempts:
-            self._end(declared, "failed", code="handler_failed", error=error, dead=True)
-            return
-        wait = backoff.wait(
-            self.job.attempt, base=self._settings.queue_retry_base, ceiling=self._settings.queue_retry_max
-        )
-        with self._database.transaction() as session:
-            put_back = store.retry(driver(session), self.job, wait=wait, code="handler_failed", error=error)
-        if not put_back:
-            self._end_instead(declared)
-
-    def _release(self, declared: Kind) -> None:
-        with self._database.transaction() as session:
-            given = store.release(driver(session), self.job)
-        if given:
-            log.info("job given back: the worker stops")
+            self._end("cancelled")
+        elif self.job.attempt >= self.job.max_attempts:
+            self._end("failed", code="handler_failed", error=error, dead=True)
         else:
-            self._end_instead(declared)
+            ceiling = min(self.declared.retry_max or float("inf"), self._settings.queue_retry_max)
+            wait = backoff.wait(self.job.attempt, base=self._settings.queue_retry_base, ceiling=ceiling)
+            self._put_back(partial(store.retry, wait=wait, code="handler_failed", error=error), "job waits for a retry")
 
-    def _end_instead(self, declared: Kind) -> None:
-        """A job that cannot be put back either was cancelled meanwhile or is no longer ours."""
+    def _put_back(self, statement: Callable[[store.Connection, Claimed], bool], told: str) -> None:
+        with self._database.transaction() as session:
+            put_back = statement(driver(session), self.job)
+        if put_back:
+            log.info(told)
+            return
+        # It either was cancelled meanwhile or is no longer ours.
         self._reread()
-        self._end(declared, "cancelled")
+        self._end("cancelled")
 
-    def _end(self, declared: Kind, state: str, *, code: str | None = None, **values: Any) -> None:
+    def _end(self, state: str, *, code: str | None = None, **values: Any) -> None:
         """End the job with its record and closing hook in one transaction.
 
         A hook that raises is tried three times, here or by the workers that it killed; then the job ends without it.
@@ -159,13 +155,16 @@ class Execution:
         if self.job.closing_tries <= TRIES:
             for _ in range(TRIES):
                 try:
-                    return self._write_end(declared, state, code=code, **values)
+                    return self._write_end(state, code=code, **values)
                 except ClosingFailed:
                     log.exception("the closing hook failed")
-        self._write_end(declared, state, code=code, closing_failed=True, **values)
+        self._write_end(state, code=code, closing_failed=True, **values)
 
-    def _write_end(self, declared: Kind, state: str, **values: Any) -> None:
+    def _write_end(self, state: str, **values: Any) -> None:
+        declared = self.declared
         with self._database.transaction() as session:
+            if declared.locks:
+                declared.locks(session, self.job)
             ended = store.finish(driver(session), self.job, state=state, **values)
             if ended is None:
                 raise LeaseLost
@@ -173,7 +172,42 @@ class Execution:
                 declared.recorded(session, ended)
             if not values.get("closing_failed"):
                 close(declared, session, ended)
+            if declared.follow_up and state == "succeeded" and (item := declared.follow_up(session, ended)):
+                self._enqueue_next(driver(session), item)
         log.info("job %s", state, extra={"code": values.get("code")})
+
+    def _enqueue_next(self, connection: store.Connection, item: store.Item) -> None:
+        store.enqueue(
+            connection,
+            self.declared,
+            item.args,
+            ceiling=self._settings.queue_max_attempts,
+            key=item.key,
+            subject=item.subject,
+            workspace_id=item.workspace_id,
+        )
+
+
+class AheadExecution(Execution):
+    """One attempt at a job that was claimed ahead of its lane: success is handed on to be written with others'."""
+
+    def __init__(self, completer: Completer, *rest: Any) -> None:
+        super().__init__(*rest)
+        self._completer = completer
+
+    def run(self) -> None:
+        """Run the handler; only what is not a plain success is recorded here. Raises nothing."""
+        try:
+            self.held.check()
+            result = self._call()
+        except (Exception, SystemExit) as error:
+            # Away or busy: the handler is called again, as after any outage. Else what it raised is judged.
+            self._record(self._attempt if _passes(error) else partial(self._judge, error))
+        else:
+            if result is None:
+                self._completer.done(self.held, self.job.id)
+            else:
+                self._record(partial(self._succeed, result))
 
 
 def _passes(error: BaseException) -> bool:

@@ -4,7 +4,7 @@ The life of a job:
 
     enqueue ──> queued ──claim──> running ──finish──> succeeded | failed | cancelled
                   ^  └──cancel──> cancelled   │
-                  └──retry, release───────────┘      (a lapsed lease is claimed again: running ──> running)
+                  └──retry, snooze, release───┘      (a lapsed lease is claimed again: running ──> running)
 
 The last three states are terminal: the table refuses every later change.
 """
@@ -16,7 +16,7 @@ from typing import Any
 from uuid import UUID
 
 
-@dataclass
+@dataclass(slots=True)
 class Claimed:
     """A job under a claim. (id, claim) is the fence that every later write must match."""
 
@@ -41,6 +41,13 @@ class Claimed:
     good_for: float
     args: dict[str, Any]
     request_id: str | None
+    # How long the attempt may run; for kinds that step through items, the longest time without a step.
+    attempt_seconds: float
+
+    @property
+    def must_start(self) -> bool:
+        """Whether it was tried before: such a job is claimed for a free lane only, so that it charges no neighbour."""
+        return self.attempt > 1 or self.used_up or self.cancelled
 
     @property
     def position(self) -> int:
@@ -56,12 +63,16 @@ class Ended:
     queue: str
     kind: str
     state: str
+    workspace_id: UUID
+    subject: str | None
     total: int | None
     changed: int
     skipped: int
     failed: int
     code: str | None = None
     request_id: str | None = None
+    result: dict[str, Any] | None = None
+    args: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -77,6 +88,20 @@ class Fail(Exception):
 
     def __init__(self, code: str) -> None:
         super().__init__(code)
+        self.code = code
+
+
+class Snooze(Exception):
+    """A handler raises it to be called again after `seconds`, at the price of no attempt: an upstream is throttled.
+
+    `code` says why, as a key. Raises ValueError for a wait that is not between 0 and 30 days.
+    """
+
+    def __init__(self, seconds: float, code: str = "throttled") -> None:
+        super().__init__(code)
+        if not 0 <= seconds <= 30 * 86400:
+            raise ValueError(f"a job may snooze for 0 seconds to 30 days, not {seconds}")
+        self.seconds = seconds
         self.code = code
 
 

@@ -14,10 +14,13 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from hub.queue.context import Context
-    from hub.queue.job import Ended
+    from hub.queue.job import Claimed, Ended
+    from hub.queue.store import Item
 
 STANDARD = "standard"
 EXCLUSIVE = "exclusive"
+# Jobs claimed ahead wait a few seconds for a lane, which counts towards their deadline.
+PREFETCH_DEADLINE = 15.0
 
 
 @dataclass(frozen=True)
@@ -29,10 +32,16 @@ class Kind:
     args: the pydantic model of its arguments.
     policy: STANDARD, or EXCLUSIVE (one live job for each singleton key).
     priority: 0 uploads, 1 syncs and people's jobs, 2 sweeps. attempts: most tries, under the deployment's ceiling.
+    retry_max: seconds, the longest wait before another try, under the deployment's ceiling.
     deadline: seconds that an attempt may take; with `steps`, the longest time without a finished item.
+    prefetch: a worker may claim its jobs ahead of its lanes, and end them in batches. For short work that may run twice
+    without harm, that nobody watches and that leaves nothing to write at its end.
+    locks: called first in every ending transaction; locks the row that the job is about, which comes before the job's.
     recorded: called in the ending transaction; writes what must never be missing (audit). If it raises, nothing ends;
     if it raises Fail at a success, the job fails for that reason instead.
     closing: called after it in a savepoint; marks the subject. If it raises three times, the job ends without it.
+    follow_up: called in the transaction of a success; if it answers with an item, that is enqueued as the next job of
+    the kind, which an exclusive kind could not do a moment earlier (see `hub.queue.mirror`).
     command, form, opening: of kinds that people start, the pydantic model of what they send, the hook that says what
     their start page shows, and the hook that turns a command into `args` and a worklist in the creating transaction;
     see `hub.jobs.people`.
@@ -45,10 +54,14 @@ class Kind:
     policy: str = STANDARD
     priority: int = 1
     attempts: int = 5
+    retry_max: float | None = None
     deadline: float = 300.0
     steps: bool = False
+    prefetch: bool = False
+    locks: Callable[[Session, Claimed], None] | None = None
     recorded: Callable[[Session, Ended], None] | None = None
     closing: Callable[[Session, Ended], None] | None = None
+    follow_up: Callable[[Session, Ended], Item | None] | None = None
     command: type[Any] | None = None
     form: Callable[..., Any] | None = None
     opening: Callable[..., Any] | None = None
@@ -63,11 +76,21 @@ _kinds: dict[str, Kind] = {}
 
 
 def register(kind: Kind) -> Kind:
-    """Make a kind known. Raises ValueError if its name is taken by another."""
+    """Make a kind known. Raises ValueError if its name is taken by another, or if it cannot keep what it declares."""
+    if kind.prefetch:
+        _check_prefetch(kind)
     if kind.name in _kinds and _kinds[kind.name] is not kind:
         raise ValueError(f"two kinds are called {kind.name}")
     _kinds[kind.name] = kind
     return kind
+
+
+def _check_prefetch(kind: Kind) -> None:
+    """A worker's death charges an attempt to every job it claimed ahead, and a batch writes nothing but the success."""
+    hooks = (kind.locks, kind.recorded, kind.closing, kind.follow_up, kind.command)
+    if kind.policy != STANDARD or kind.attempts < 2 or any(hooks) or kind.deadline < PREFETCH_DEADLINE:
+        needs = f"the standard policy, two attempts, a deadline of {PREFETCH_DEADLINE:g} s and no hooks"
+        raise ValueError(f"{kind.name}: prefetch needs {needs}")
 
 
 def find(name: str) -> Kind | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import psycopg
@@ -21,18 +22,25 @@ from hub.queue.job import Claimed, Interrupted, LeaseLost
 log = logging.getLogger(__name__)
 
 PULSE = 1.0
+BEAT = store.WORKER_SILENT / 3
 # A lease is given up this share of its length early: the database's clock and ours may run apart a little.
 MARGIN = 0.1
 
 
-@dataclass
+@dataclass(eq=False, slots=True)
 class Held:
-    """A claim that this process holds, and what its handler must know before each write."""
+    """A claim that this process holds, and what its handlers must know before each write.
 
-    job: Claimed
+    It stands for one job; or for all that were claimed ahead together, which share their fate.
+    """
+
+    claim: int
+    ids: set[int]
     # By our own monotonic clock, counted from before the claim or renewal was sent.
     good_until: float
     renew_at: float
+    # When the attempt's time is up, by the same clock.
+    deadline: float
     # When the worker noticed that the claim is lost while its handler still ran.
     loss_seen_at: float | None = None
     stop: threading.Event = field(default_factory=threading.Event)
@@ -48,15 +56,24 @@ class Held:
         """Whether the claim may be somebody else's by now."""
         return time.monotonic() >= self.good_until
 
+    def remaining(self) -> float:
+        """Seconds until the deadline; 0 if the claim is lost."""
+        return 0.0 if self.is_lost() else max(0.0, self.deadline - time.monotonic())
+
 
 class LeaseKeeper:
-    """Renews every held claim every `renew` seconds for `lease` seconds; one thread, one connection."""
+    """Renews every held claim every `renew` seconds for `lease` seconds; one thread, one connection.
 
-    def __init__(self, url: str, *, lease: float, renew: float) -> None:
+    On the same connection it gives the worker's signs of life, if `worker` is its number.
+    """
+
+    def __init__(self, url: str, *, lease: float, renew: float, worker: int | None = None) -> None:
         self._url = url
         self.lease = lease
         self._renew = renew
-        self._held: dict[int, Held] = {}
+        self._worker = worker
+        self._beat_at = time.monotonic() + BEAT if worker else float("inf")
+        self._held: set[Held] = set()
         self._moved: set[int] = set()
         self._lock = threading.Condition()
         self._stopping = False
@@ -74,20 +91,31 @@ class LeaseKeeper:
             self._lock.notify()
         self._thread.join(timeout=5)
 
-    def hold(self, job: Claimed, claimed_at: float) -> Held:
-        """Keep a claim alive from now on. `claimed_at`: time.monotonic() from before the claim was sent."""
-        held = Held(job, claimed_at + job.good_for * (1 - MARGIN), claimed_at + min(self._renew, job.good_for / 3))
+    def hold(self, jobs: list[Claimed], claimed_at: float) -> Held:
+        """Keep the claim of these jobs alive from now on, as one.
+
+        `claimed_at`: time.monotonic() from before the claim was sent.
+        """
+        good_for = min(job.good_for for job in jobs)
+        held = Held(
+            jobs[0].claim,
+            {job.id for job in jobs},
+            good_until=claimed_at + good_for * (1 - MARGIN),
+            renew_at=claimed_at + min(self._renew, good_for / 3),
+            deadline=claimed_at + min(job.attempt_seconds for job in jobs),
+        )
         with self._lock:
-            self._held[job.id] = held
+            self._held.add(held)
             self._lock.notify()
         return held
 
-    def drop(self, held: Held) -> None:
-        """The job has ended or was given up: renew no longer."""
+    def drop(self, held: Held, ids: Iterable[int]) -> None:
+        """These jobs have ended or were given up: renew them no longer."""
         with self._lock:
-            if self._held.get(held.job.id) is held:
-                del self._held[held.job.id]
-            self._moved.discard(held.job.id)
+            held.ids.difference_update(ids)
+            self._moved.difference_update(ids)
+            if not held.ids:
+                self._held.discard(held)
 
     def moved(self, job_id: int) -> None:
         """A job made progress; its watchers are told within a second."""
@@ -105,10 +133,12 @@ class LeaseKeeper:
                 if self._stopping:
                     break
                 now = time.monotonic()
-                due = [held for held in self._held.values() if held.renew_at <= now]
+                due = [held for held in self._held if held.renew_at <= now]
                 moved = sorted(self._moved) if now >= next_pulse else []
                 self._moved.difference_update(moved)
             try:
+                if now >= self._beat_at:
+                    self._beat(now)
                 if moved:
                     next_pulse = now + PULSE
                     store.announce_progress(self._open(), moved)
@@ -120,15 +150,26 @@ class LeaseKeeper:
             self._connection.close()
 
     def _sleep(self, next_pulse: float) -> float:
-        times = [held.renew_at for held in self._held.values()]
+        times = [held.renew_at for held in self._held]
+        times.append(self._beat_at)
         if self._moved:
             times.append(next_pulse)
-        return min(times, default=float("inf")) - time.monotonic()
+        return min(times) - time.monotonic()
+
+    def _beat(self, now: float) -> None:
+        # The next one is due also if this one fails: a sign of life is not worth a storm.
+        self._beat_at = now + BEAT
+        assert self._worker is not None
+        store.beat(self._open(), self._worker)
 
     def _renew_one(self, held: Held) -> None:
         sent_at = time.monotonic()
+        with self._lock:
+            ids = sorted(held.ids)
+        if not ids:
+            return
         try:
-            good_for = store.renew(self._open(), held.job.id, held.job.claim, self.lease)
+            good_for = self._extend(held.claim, ids)
         except psycopg.errors.LockNotAvailable:
             # The handler's own transaction holds the row, as when an editor holds the page it waits for.
             held.renew_at = sent_at + min(1.0, self._renew / 2)
@@ -136,10 +177,15 @@ class LeaseKeeper:
         if good_for is not None:
             held.good_until = sent_at + good_for * (1 - MARGIN)
             held.renew_at = sent_at + min(self._renew, good_for / 3)
-        elif self._held.get(held.job.id) is held:
+        elif not held.ids.isdisjoint(ids):
             held.good_until = min(held.good_until, sent_at)
-            self.drop(held)
-            log.warning("lease lost or deadline passed", extra={"job_id": held.job.id, "claim": held.job.claim})
+            self.drop(held, ids)
+            log.warning("lease lost or deadline passed", extra={"job_id": ids[0], "claim": held.claim})
+
+    def _extend(self, claim: int, ids: list[int]) -> float | None:
+        if len(ids) == 1:
+            return store.renew(self._open(), ids[0], claim, self.lease)
+        return store.renew_many(self._open(), ids, claim, self.lease)
 
     def _recover(self, error: psycopg.Error, due: list[Held]) -> None:
         log.warning("leases cannot be renewed: %s", type(error).__name__)

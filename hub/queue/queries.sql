@@ -6,7 +6,10 @@
 --   step      running  -> running          (one item done)
 --   report    running  -> running          (so much is done, of kinds without a worklist)
 --   retry     running  -> queued           (the attempt failed; again after a wait)
+--   snooze    running  -> queued           (the handler asked to be called again later, attempt not charged)
 --   release   running  -> queued           (given back, attempt not charged)
+--   unclaim   running  -> queued           (claimed ahead but never started, attempt not charged)
+--   complete  running  -> succeeded        (many at once, of kinds that leave nothing else to write)
 --   finish    running  -> succeeded, failed, cancelled
 --   cancel    queued   -> cancelled; running keeps running with a request
 --
@@ -14,20 +17,61 @@
 -- workspace, job rows by id, the rest. Parameters are written :name; in psql, \set them first.
 
 -- name: enqueue
--- A new job; no row if an exclusive twin lives, waiting or running.
+-- A new job, and a worker woken when it commits; no row if an exclusive twin lives, waiting or running.
 with job as (
     insert into queue.job (
-        queue, kind, priority, workspace_id, subject, live_key, max_attempts, attempt_seconds, again_at
+        queue, kind, priority, workspace_id, subject, live_key, max_attempts, attempt_seconds, again_at, args
     ) values (
         :queue, :kind, :priority, coalesce(:workspace_id::uuid, '00000000-0000-0000-0000-000000000000'), :subject,
-        :live_key, :max_attempts, :attempt_seconds, statement_timestamp() + make_interval(secs => :delay::float8)
+        :live_key, :max_attempts, :attempt_seconds,
+        coalesce(:start_at, statement_timestamp() + make_interval(secs => :delay::float8)), :args::jsonb
     )
     on conflict (queue, live_key) where live_key is not null do nothing
     returning id
 ), detail as (
-    insert into queue.detail (job_id, args, request_id) select id, :args::jsonb, :request_id from job
+    insert into queue.detail (job_id, args, request_id, origin_id, redrives)
+    select id, :wide_args::jsonb, :request_id, :origin_id, :redrives from job where :wide
 )
-select id from job;
+select id, pg_notify('hub_queue', :queue) from job;
+
+-- name: draw_ids
+-- Numbers for so many new jobs.
+select nextval('queue.job_id_seq') from generate_series(1, :count);
+
+-- name: copy_jobs
+-- Many new jobs at once; the rows follow.
+copy queue.job (id, queue, kind, priority, workspace_id, subject, max_attempts, attempt_seconds, again_at, args) from stdin;
+
+-- name: copy_details
+-- The large arguments of many new jobs; the rows follow.
+copy queue.detail (job_id, args) from stdin;
+
+-- name: enqueue_keyed
+-- New jobs of an exclusive kind, one for each key that has no live job; answers with the live job of every key. The keys
+-- are taken in their order, so that two such statements never wait for each other.
+with item as materialized (
+    select key, args, wide_args, subject, workspace_id
+    from unnest(:keys::text[], :args::jsonb[], :wide_args::jsonb[], :subjects::text[], :workspace_ids::uuid[])
+        i(key, args, wide_args, subject, workspace_id)
+    order by key
+), job as (
+    insert into queue.job (
+        queue, kind, priority, workspace_id, subject, live_key, max_attempts, attempt_seconds, again_at, args
+    )
+    select :queue, :kind, :priority, coalesce(workspace_id, '00000000-0000-0000-0000-000000000000'), subject, key,
+           :max_attempts, :attempt_seconds, statement_timestamp() + make_interval(secs => :delay::float8), args
+    from item
+    on conflict (queue, live_key) where live_key is not null do nothing
+    returning id, live_key
+), detail as (
+    insert into queue.detail (job_id, args)
+    select job.id, item.wide_args from job join item on item.key = job.live_key where item.wide_args is not null
+)
+select live_key, id from job;
+
+-- name: live_twins
+-- The jobs that hold exclusive keys of a queue.
+select live_key, id from queue.job where queue = :queue and live_key = any(:keys);
 
 -- name: live_twin
 -- The job that holds an exclusive key.
@@ -82,7 +126,10 @@ with numbered as (
 select coalesce(sum(items), 0)::integer as total from inserted;
 
 -- name: set_total
--- How many items a job has, told in the transaction that makes it.
+-- How many items a job has, told in the transaction that makes it, and a place for their failures.
+with detail as (
+    insert into queue.detail (job_id) values (:job_id) on conflict (job_id) do nothing
+)
 update queue.job set total = :total where id = :job_id;
 
 -- name: announce
@@ -95,24 +142,46 @@ select pg_notify('hub_job', :ids);
 
 -- name: start_worker
 -- A worker process; its number is half of every claim it makes, so the row must be durable before the first claim.
-insert into queue.worker (name, lanes) values (:name, :lanes::jsonb) returning id;
+insert into queue.worker (name, version, lanes) values (:name, :version, :lanes::jsonb) returning id;
+
+-- name: beat
+-- A worker's sign of life.
+update queue.worker set seen_at = statement_timestamp() where id = :id;
 
 -- name: stop_worker
 -- The worker has drained.
 update queue.worker set stopped_at = statement_timestamp() where id = :id and stopped_at is null;
 
+-- name: pause
+-- Stop a queue from claiming, until resumed or `until`; no row if it is paused already.
+insert into queue.pause as p (queue, reason, by_id, by_name, until) values (:queue, :reason, :by_id, :by_name, :until)
+on conflict (queue) do update set
+    reason = excluded.reason, by_id = excluded.by_id, by_name = excluded.by_name, until = excluded.until,
+    paused_at = statement_timestamp()
+where p.until <= statement_timestamp()
+returning queue, pg_notify('hub_queue', queue);
+
+-- name: resume
+-- Let a paused queue claim again; no row if it was not paused.
+delete from queue.pause where queue = :queue and (until is null or until > statement_timestamp())
+returning queue, pg_notify('hub_queue', queue);
+
 -- name: claim
--- Take up to :lanes jobs of a queue: first those whose time has come (a lapsed lease, a passed deadline, a retry), then
--- fresh ones by priority, then from the workspace with the fewest running jobs, then by age. The limits are written in
--- as literals, because a parameter there makes the generic plan read the whole table; ids are given as arrays beside
+-- Take jobs of a queue: first those whose time has come (a lapsed lease, a passed deadline, a retry), at most :lanes,
+-- because such a job starts at once; then fresh ones, up to :most in all, by priority, then from the workspace with the
+-- fewest running jobs, then by age. Of a paused queue only what must be closed is taken. The limits are written in as
+-- literals, because a parameter there makes the generic plan read the whole table; ids are given as arrays beside
 -- joins, because a join alone could be planned to read all of an index while the table is small.
-with recursive due as materialized (
+with recursive paused as materialized (
+    select from queue.pause where queue = :queue and (until is null or until > statement_timestamp())
+), due as materialized (
     select id, state, claim, attempt, max_attempts, started_at, changed + skipped + failed as done,
            cancel_requested_at is not null and (total is null or changed + skipped + failed < total) as cancelled,
            -- Renewal keeps a lease up to the deadline; a lease that ended before it was renewed no more.
            case when again_at >= deadline_at then 'deadline_passed' when state = 'running' then 'worker_lost' end as cause
     from queue.job
     where queue = :queue and again_at <= statement_timestamp() and kind = any(:kinds)
+      and (not exists (select from paused) or attempt >= max_attempts or cancel_requested_at is not null)
     order by again_at
     limit :lanes
     for no key update skip locked
@@ -124,7 +193,7 @@ with recursive due as materialized (
     -- Every (priority, workspace) that has fresh jobs, found by jumps through the index job_fresh.
     (
         select priority, workspace_id from queue.job
-        where queue = :queue and state = 'queued' and again_at is null
+        where queue = :queue and state = 'queued' and again_at is null and not exists (select from paused)
         order by priority, workspace_id limit 1
     )
     union all
@@ -147,11 +216,11 @@ with recursive due as materialized (
         select j.id from queue.job j
         where j.queue = :queue and j.state = 'queued' and j.again_at is null
           and j.priority = line.priority and j.workspace_id = line.workspace_id and j.kind = any(:kinds)
-        order by j.id limit :lanes
+        order by j.id limit :most
     ) c
     left join busy on busy.workspace_id = line.workspace_id
     order by line.priority, turn, c.id
-    limit :lanes
+    limit :most
 ), fresh as materialized (
     select id from queue.job
     where id = any(array(select id from candidate)) and coalesce(state = 'queued' and again_at is null, false)
@@ -163,7 +232,7 @@ with recursive due as materialized (
     union all
     select id, 1, null, false, false from fresh
     order by line
-    limit :lanes
+    limit :most
 ), claimed as (
     update queue.job j set
         state = 'running',
@@ -178,30 +247,42 @@ with recursive due as materialized (
         version = j.version + 1
     from chosen c where j.id = c.id and j.id = any(array(select id from chosen))
     returning j.id, j.queue, j.kind, j.priority, j.workspace_id, j.subject, j.attempt, j.max_attempts, j.claim, j.total,
-              j.changed, j.skipped, j.failed, j.closing_tries, c.used_up, c.cancelled, c.cause,
-              extract(epoch from j.again_at - statement_timestamp())::float8 as good_for
+              j.changed, j.skipped, j.failed, j.closing_tries, c.used_up, c.cancelled, c.cause, j.args,
+              j.attempt_seconds, extract(epoch from j.again_at - statement_timestamp())::float8 as good_for
 ), told as (
-    select pg_notify('hub_job', string_agg(id::text, ',')) from claimed having count(*) > 0
+    select pg_notify('hub_job', string_agg(id::text, ',')) from claimed having :watched and count(*) > 0
 )
-select claimed.*, d.args, d.request_id, told.*
+select id, queue, kind, workspace_id, subject, attempt, max_attempts, claim, total, changed, skipped, failed,
+       closing_tries, used_up, cancelled, cause, good_for,
+       coalesce(args, (select d.args from queue.detail d where d.job_id = claimed.id)) as args,
+       case when args is null then (select d.request_id from queue.detail d where d.job_id = claimed.id) end,
+       attempt_seconds
 from claimed
-join queue.detail d on d.job_id = claimed.id and d.job_id = any(array(select id from chosen))
-cross join told
-order by claimed.priority, claimed.id;
+left join told on true
+order by priority, id;
 
 -- name: look
--- For each queue: seconds until its next job is due (a retry, or the end of a lease, anybody's), and whether fresh jobs
--- wait.
+-- For each queue: seconds until its next job is due (a retry, or the end of a lease, anybody's) or its pause ends, and
+-- whether fresh jobs wait. Of a paused queue only what must be closed counts.
 select q.name as queue,
-       (
-           select extract(epoch from again_at - statement_timestamp())::float8 from queue.job
-           where queue = q.name and again_at is not null and kind = any(:kinds) order by again_at limit 1
+       least(
+           (
+               select extract(epoch from again_at - statement_timestamp())::float8 from queue.job
+               where queue = q.name and again_at is not null and kind = any(:kinds)
+                 and (p.queue is null or attempt >= max_attempts or cancel_requested_at is not null)
+               order by again_at limit 1
+           ),
+           extract(epoch from p.until - statement_timestamp())::float8
        ) as due_in,
-       coalesce((
+       p.queue is null and coalesce((
            select true from queue.job
            where queue = q.name and state = 'queued' and again_at is null and kind = any(:kinds) limit 1
        ), false) as fresh
-from unnest(:queues::text[]) q(name);
+from unnest(:queues::text[]) q(name)
+left join lateral (
+    select queue, until from queue.pause
+    where queue = q.name and (until is null or until > statement_timestamp()) limit 1
+) p on true;
 
 -- name: renew
 -- Extend a lease, never past the deadline; answers for how many seconds it is good. No row if the claim is lost or the
@@ -210,6 +291,18 @@ update queue.job
 set again_at = least(statement_timestamp() + make_interval(secs => :lease), deadline_at)
 where id = :id and claim = :claim and state = 'running' and deadline_at > statement_timestamp()
 returning extract(epoch from again_at - statement_timestamp())::float8 as good_for;
+
+-- name: renew_many
+-- Extend the leases of jobs claimed together; those that another transaction holds locked are left for the next time.
+update queue.job j
+set again_at = least(statement_timestamp() + make_interval(secs => :lease), j.deadline_at)
+where j.id = any(array(
+    select id from queue.job
+    where id = any(:ids) and claim = :claim and deadline_at > statement_timestamp()
+    order by id
+    for no key update skip locked
+))
+returning extract(epoch from j.again_at - statement_timestamp())::float8 as good_for;
 
 -- name: held
 -- What stands of a claimed job now, and whether a cancel request came while items were left; no row if the claim is lost.
@@ -293,6 +386,39 @@ with again as (
 )
 select id, pg_notify('hub_job', id::text), pg_notify('hub_queue', queue) from again;
 
+-- name: snooze
+-- The handler asked to be called again after a wait, which costs no attempt. A cancel request takes precedence.
+with again as (
+    update queue.job set
+        state = 'queued', claim = null, deadline_at = null,
+        again_at = statement_timestamp() + make_interval(secs => :wait),
+        attempt = attempt - 1, version = version + 1
+    where id = :id and claim = :claim and state = 'running' and cancel_requested_at is null
+    returning id, queue, attempt + 1 as number, started_at, changed + skipped + failed as done
+), recorded as (
+    insert into queue.attempt (job_id, claim, number, started_at, outcome, code, done)
+    select id, :claim, number, started_at, 'snoozed', :code, done from again
+)
+select id, pg_notify('hub_job', id::text), pg_notify('hub_queue', queue) from again;
+
+-- name: unclaim
+-- Give back jobs that were claimed ahead and never started, as if they had not been claimed; a job that was asked to end
+-- is left to lapse.
+update queue.job set
+    state = 'queued', claim = null, deadline_at = null, again_at = null, started_at = null,
+    attempt = attempt - 1, version = version + 1
+where id = any(:ids) and claim = :claim and cancel_requested_at is null
+returning id, pg_notify('hub_queue', queue);
+
+-- name: complete
+-- The success of jobs claimed together whose kind has no more to write. A claim is not null exactly while a job runs, so
+-- it alone is the fence: naming the state here would let the planner walk the running jobs.
+update queue.job set
+    state = 'succeeded', claim = null, again_at = null, live_key = null, deadline_at = null,
+    finished_at = statement_timestamp(), version = version + 1
+where id = any(:ids) and claim = :claim
+returning id;
+
 -- name: release
 -- Give a job back unfinished without charging the attempt; it is due at once. A cancel request takes precedence.
 with given as (
@@ -315,10 +441,11 @@ with ended as (
         state = :state::queue.state, claim = null, again_at = null, live_key = null, deadline_at = null,
         finished_at = statement_timestamp(), closing_failed = :closing_failed, version = version + 1
     where id = :id and claim = :claim and state = 'running'
-    returning id, queue, kind, state, total, changed, skipped, failed
+    returning id, queue, kind, state, workspace_id, subject, total, changed, skipped, failed
 ), detailed as (
-    update queue.detail set result = :result::jsonb, code = :code, error = :error
-    where job_id = (select id from ended)
+    insert into queue.detail (job_id, result, code, error)
+    select id, :result::jsonb, :code, :error from ended where :told
+    on conflict (job_id) do update set result = excluded.result, code = excluded.code, error = excluded.error
 ), closed as (
     update queue.request set ended_as = :state::queue.state where job_id = (select id from ended)
 ), cleared as (
@@ -343,7 +470,7 @@ with changed as (
         closing_failed = j.state = 'queued' and :closing_failed,
         version = j.version + 1
     where j.id = :id and j.state in ('queued', 'running') and j.cancel_requested_at is null
-    returning j.id, j.queue, j.kind, j.state, j.total, j.changed, j.skipped, j.failed
+    returning j.id, j.queue, j.kind, j.state, j.workspace_id, j.subject, j.total, j.changed, j.skipped, j.failed
 ), asked as (
     update queue.request r set
         cancel_by_id = :by_id, cancel_by_name = :by_name,

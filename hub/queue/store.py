@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -10,14 +13,34 @@ from uuid import UUID
 import psycopg
 from psycopg.rows import dict_row
 
+from hub import __version__
 from hub.queue import sql
 from hub.queue.job import Claimed, Ended, Enqueued
 from hub.queue.kind import EXCLUSIVE, Kind
 
 SQL = sql.load(Path(__file__).parent / "queries.sql")
+_ENQUEUE = SQL["enqueue"].encode()
+_COMPLETE = SQL["complete"].encode()
+NO_WORKSPACE = UUID(int=0)
+# A worker that gave no sign of life for so many seconds is shown as gone; it beats twice in that time.
+WORKER_SILENT = 90.0
 
 Connection = psycopg.Connection[Any]
 Row = dict[str, Any]
+
+
+# Arguments up to so many bytes of JSON stand in the hot row; larger ones would slow down every later write to it.
+NARROW = 256
+
+
+@dataclass(frozen=True)
+class Item:
+    """One job of a bulk enqueue: its arguments, and what is its own beside them."""
+
+    args: dict[str, Any]
+    key: str | None = None
+    subject: str | None = None
+    workspace_id: UUID | None = None
 
 
 def enqueue(
@@ -29,36 +52,162 @@ def enqueue(
     workspace_id: UUID | None = None,
     subject: str | None = None,
     key: str | None = None,
+    priority: int | None = None,
     delay: float | None = None,
+    start_at: datetime | None = None,
     request_id: str | None = None,
+    origin: tuple[int, int] | None = None,
 ) -> Enqueued:
     """Put a job of `kind` in its queue, in the caller's transaction, and wake a worker when that commits.
 
     args: its arguments, JSON. ceiling: the deployment's ceiling on attempts. key: the singleton key, which an exclusive
-    kind needs. delay: seconds until it may start. Answers with the new job, or with the live one that holds the key.
+    kind needs. priority: 0 to 2 instead of the kind's own. delay: seconds until it may start; start_at: the time
+    instead, with its zone. origin: of a redriven job, the job whose dead letter it comes from and the how manieth
+    redrive in a row it is. Answers with the new job, or with the live one that holds the key. Raises ValueError for a
+    key that is missing or not allowed, or a time without a zone.
     """
-    if (kind.policy == EXCLUSIVE) != (key is not None):
-        raise ValueError(f"{kind.name}: a singleton key goes with exclusive kinds, and only with them")
-    values = {
-        "queue": kind.line,
-        "kind": kind.name,
-        "priority": kind.priority,
+    _check_key(kind, key)
+    if start_at is not None and start_at.tzinfo is None:
+        raise ValueError("start_at must say its time zone")
+    # What people asked for is shown with its details, and so has them from the start.
+    narrow, wide = _split(args, always_wide=bool(kind.command or request_id or origin))
+    values = _common(kind, ceiling, delay) | {
+        "priority": kind.priority if priority is None else priority,
         "workspace_id": workspace_id,
         "subject": subject,
         "live_key": key,
-        "max_attempts": min(kind.attempts, ceiling),
-        "attempt_seconds": kind.deadline,
-        "delay": delay,
-        "args": json.dumps(args),
+        "start_at": start_at,
+        "args": narrow,
+        "wide": wide is not None,
+        "wide_args": wide,
         "request_id": request_id,
+        "origin_id": origin[0] if origin else None,
+        "redrives": origin[1] if origin else 0,
     }
     while True:
-        if row := _one(connection, "enqueue", values):
-            announce(connection, kind.line)
-            return Enqueued(row["id"], created=True)
+        if row := connection.execute(_ENQUEUE, values, prepare=True).fetchone():
+            return Enqueued(row[0], created=True)
         # The twin may have ended between the two statements: then the key is free, and the insert is tried again.
         if twin := _one(connection, "live_twin", {"queue": kind.line, "live_key": key}):
             return Enqueued(twin["id"], created=False)
+
+
+def enqueue_many(
+    connection: Connection, kind: Kind, items: Sequence[Item], *, ceiling: int, delay: float | None = None
+) -> list[Enqueued]:
+    """Put many jobs of `kind` in its queue, in the caller's transaction; one answer for each item, in their order.
+
+    Of several items with one exclusive key the first may make the job; the others are answered with it. Arguments as
+    for `enqueue`. Raises ValueError as it does, before anything is written.
+    """
+    for item in items:
+        _check_key(kind, item.key)
+    if not items:
+        return []
+    answers = (_enqueue_keyed if kind.policy == EXCLUSIVE else _copy_jobs)(connection, kind, items, ceiling, delay)
+    announce(connection, kind.line)
+    return answers
+
+
+def _copy_jobs(
+    connection: Connection, kind: Kind, items: Sequence[Item], ceiling: int, delay: float | None
+) -> list[Enqueued]:
+    with connection.transaction(), connection.cursor() as cursor:
+        ids = [row[0] for row in cursor.execute(SQL["draw_ids"].encode(), {"count": len(items)}, prepare=True)]
+        again_at = _later(cursor, delay)
+        attempts = min(kind.attempts, ceiling)
+        details = []
+        with cursor.copy(SQL["copy_jobs"].encode()) as rows:
+            for job_id, item in zip(ids, items, strict=True):
+                narrow, wide = _split(item.args)
+                if wide is not None:
+                    details.append((job_id, wide))
+                rows.write_row(
+                    (
+                        job_id,
+                        kind.line,
+                        kind.name,
+                        kind.priority,
+                        item.workspace_id or NO_WORKSPACE,
+                        item.subject,
+                        attempts,
+                        kind.deadline,
+                        again_at,
+                        narrow,
+                    )
+                )
+        if details:
+            with cursor.copy(SQL["copy_details"].encode()) as rows:
+                for detail in details:
+                    rows.write_row(detail)
+    return [Enqueued(job_id, created=True) for job_id in ids]
+
+
+def _later(cursor: psycopg.Cursor[Any], delay: float | None) -> datetime | None:
+    if delay is None:
+        return None
+    row = cursor.execute("select statement_timestamp() + make_interval(secs => %s::float8)", [delay]).fetchone()
+    assert row is not None
+    later: datetime = row[0]
+    return later
+
+
+def _enqueue_keyed(
+    connection: Connection, kind: Kind, items: Sequence[Item], ceiling: int, delay: float | None
+) -> list[Enqueued]:
+    first: dict[str, Item] = {}
+    for item in items:
+        first.setdefault(str(item.key), item)
+    made: dict[str, int] = {}
+    twins: dict[str, int] = {}
+    with connection.transaction():
+        while missing := first.keys() - made.keys() - twins.keys():
+            made |= _insert_keyed(connection, kind, {key: first[key] for key in missing}, ceiling, delay)
+            # A twin may end between the two statements: then its key is free, and the insert is tried again.
+            keys = list(missing - made.keys())
+            for row in connection.execute(SQL["live_twins"].encode(), {"queue": kind.line, "keys": keys}):
+                twins[row[0]] = row[1]
+    answers = []
+    for item in items:
+        key = str(item.key)
+        answers.append(Enqueued(made.get(key) or twins[key], created=key in made and first[key] is item))
+    return answers
+
+
+def _insert_keyed(
+    connection: Connection, kind: Kind, items: dict[str, Item], ceiling: int, delay: float | None
+) -> dict[str, int]:
+    split = [_split(item.args) for item in items.values()]
+    values = _common(kind, ceiling, delay) | {
+        "priority": kind.priority,
+        "keys": list(items),
+        "args": [narrow for narrow, _ in split],
+        "wide_args": [wide for _, wide in split],
+        "subjects": [item.subject for item in items.values()],
+        "workspace_ids": [item.workspace_id for item in items.values()],
+    }
+    return dict(connection.execute(SQL["enqueue_keyed"].encode(), values).fetchall())
+
+
+def _check_key(kind: Kind, key: str | None) -> None:
+    if (kind.policy == EXCLUSIVE) != (key is not None):
+        raise ValueError(f"{kind.name}: a singleton key goes with exclusive kinds, and only with them")
+
+
+def _split(args: dict[str, Any], always_wide: bool = False) -> tuple[str | None, str | None]:
+    """Arguments as JSON for the hot row, or else for its wide sibling."""
+    text = json.dumps(args)
+    return (None, text) if always_wide or len(text) > NARROW else (text, None)
+
+
+def _common(kind: Kind, ceiling: int, delay: float | None) -> dict[str, Any]:
+    return {
+        "queue": kind.line,
+        "kind": kind.name,
+        "max_attempts": min(kind.attempts, ceiling),
+        "attempt_seconds": kind.deadline,
+        "delay": delay,
+    }
 
 
 def announce(connection: Connection, queue: str) -> None:
@@ -108,10 +257,15 @@ def make_worklist(connection: Connection, job_id: int, items: str, values: dict[
 
 def start_worker(connection: Connection, name: str, lanes: dict[str, int]) -> int:
     """Register a worker process; returns its number, never issued twice."""
-    row = _one(connection, "start_worker", {"name": name, "lanes": json.dumps(lanes)})
+    row = _one(connection, "start_worker", {"name": name, "version": __version__, "lanes": json.dumps(lanes)})
     assert row is not None
     number: int = row["id"]
     return number
+
+
+def beat(connection: Connection, worker_id: int) -> None:
+    """Note that the worker lives."""
+    connection.execute(SQL["beat"].encode(), {"id": worker_id}, prepare=True)
 
 
 def stop_worker(connection: Connection, worker_id: int) -> None:
@@ -119,15 +273,40 @@ def stop_worker(connection: Connection, worker_id: int) -> None:
     connection.execute(SQL["stop_worker"], {"id": worker_id})
 
 
+def pause(
+    connection: Connection, queue: str, *, reason: str, by_id: UUID | None, by_name: str, until: datetime | None = None
+) -> bool:
+    """Stop a queue from claiming until it is resumed, or until a time; False if it is paused already."""
+    values = {"queue": queue, "reason": reason, "by_id": by_id, "by_name": by_name, "until": until}
+    return _one(connection, "pause", values) is not None
+
+
+def resume(connection: Connection, queue: str) -> bool:
+    """Let a paused queue claim again; False if it was not paused."""
+    return _one(connection, "resume", {"queue": queue}) is not None
+
+
 def claim(
-    connection: Connection, queue: str, kinds: list[str], *, claim: int, lanes: int, lease: float
+    connection: Connection,
+    queue: str,
+    kinds: list[str],
+    *,
+    claim: int,
+    lanes: int,
+    lease: float,
+    most: int | None = None,
+    watched: bool = True,
 ) -> list[Claimed]:
-    """Take up to `lanes` jobs of the queue under the claim number; `lease` is seconds. In order of urgency."""
+    """Take jobs of the queue under the claim number; `lease` is seconds. In order of urgency.
+
+    At most `lanes` whose time has come and, with them, at most `most` in all (by default as many). `watched`: whether
+    pages are told.
+    """
     statement = SQL["claim"].replace("%(lanes)s", str(int(lanes)))
-    values = {"queue": queue, "kinds": kinds, "claim": claim, "lease": lease}
-    with connection.cursor(row_factory=dict_row) as cursor:
-        rows = cursor.execute(statement.encode(), values, prepare=True).fetchall()
-    return [Claimed(**{name: row[name] for name in Claimed.__dataclass_fields__}) for row in rows]
+    statement = statement.replace("%(most)s", str(int(lanes if most is None else most)))
+    values = {"queue": queue, "kinds": kinds, "claim": claim, "lease": lease, "watched": watched}
+    with connection.cursor(binary=True) as cursor:
+        return [Claimed(*row) for row in cursor.execute(statement.encode(), values, prepare=True)]
 
 
 def look(connection: Connection, queues: list[str], kinds: list[str]) -> list[Row]:
@@ -143,6 +322,27 @@ def renew(connection: Connection, job_id: int, claim: int, lease: float) -> floa
     """
     row = _one(connection, "renew", {"id": job_id, "claim": claim, "lease": lease})
     return row["good_for"] if row else None
+
+
+def renew_many(connection: Connection, job_ids: list[int], claim: int, lease: float) -> float | None:
+    """Extend the leases of jobs claimed together; answers for how many seconds they are good, at the least.
+
+    None: none was extended. Jobs that another transaction holds locked are left as they are.
+    """
+    values = {"ids": job_ids, "claim": claim, "lease": lease}
+    rows = connection.execute(SQL["renew_many"].encode(), values, prepare=True).fetchall()
+    return min((row[0] for row in rows), default=None)
+
+
+def complete(connection: Connection, job_ids: list[int], claim: int) -> list[int]:
+    """End jobs claimed together as succeeded; answers with those whose claim still held."""
+    values = {"ids": job_ids, "claim": claim}
+    return [row[0] for row in connection.execute(_COMPLETE, values, prepare=True, binary=True)]
+
+
+def unclaim(connection: Connection, job_ids: list[int], claim: int) -> list[int]:
+    """Give back jobs that never started; answers with those that went back."""
+    return [row[0] for row in connection.execute(SQL["unclaim"].encode(), {"ids": job_ids, "claim": claim})]
 
 
 def announce_progress(connection: Connection, job_ids: list[int]) -> None:
@@ -188,6 +388,11 @@ def retry(connection: Connection, job: Claimed, *, wait: float, code: str, error
     return _one(connection, "retry", values) is not None
 
 
+def snooze(connection: Connection, job: Claimed, *, wait: float, code: str) -> bool:
+    """Put the job back for `wait` seconds, attempt uncharged; False: lost, or a cancel request is in the way."""
+    return _one(connection, "snooze", {"id": job.id, "claim": job.claim, "wait": wait, "code": code}) is not None
+
+
 def release(connection: Connection, job: Claimed) -> bool:
     """Give the job back without charging the attempt; False: lost, or a cancel request is in the way."""
     return _one(connection, "release", {"id": job.id, "claim": job.claim}) is not None
@@ -215,11 +420,12 @@ def finish(
             "code": code,
             "error": error,
             "result": None if result is None else json.dumps(result),
+            "told": (code, error, result) != (None, None, None),
             "dead": dead,
             "closing_failed": closing_failed,
         },
     )
-    return _ended(row, code, job.request_id) if row else None
+    return _ended(row, code=code, request_id=job.request_id, result=result, args=job.args) if row else None
 
 
 def cancel(
@@ -228,7 +434,7 @@ def cancel(
     """Ask for a job's end. None if it has ended or was asked before; else the row as it stands after the request."""
     values = {"id": job_id, "by_id": by_id, "by_name": by_name, "closing_failed": closing_failed}
     row = _one(connection, "cancel", values)
-    return _ended(row, None, None) if row else None
+    return _ended(row) if row else None
 
 
 def requested_by(connection: Connection, job_id: int) -> Row | None:
@@ -236,9 +442,9 @@ def requested_by(connection: Connection, job_id: int) -> Row | None:
     return _one(connection, "requested_by", {"id": job_id})
 
 
-def _ended(row: Row, code: str | None, request_id: str | None) -> Ended:
-    names = ("id", "queue", "kind", "state", "total", "changed", "skipped", "failed")
-    return Ended(**{name: row[name] for name in names}, code=code, request_id=request_id)
+def _ended(row: Row, **told: Any) -> Ended:
+    names = ("id", "queue", "kind", "state", "workspace_id", "subject", "total", "changed", "skipped", "failed")
+    return Ended(**{name: row[name] for name in names}, **told)
 
 
 def _one(connection: Connection, name: str, values: dict[str, Any]) -> Row | None:

@@ -31,7 +31,8 @@ def drain(database: Database, settings: Settings, queue: str, most: int = 100) -
                 )
             if not jobs:
                 return counter
-            Execution(keeper.hold(jobs[0], claimed_at), database, keeper, settings).run()
+            declared = kind.of_queue(queue)[jobs[0].kind]
+            Execution(jobs[0], keeper.hold(jobs, claimed_at), declared, database, keeper, settings).run()
         return most
     finally:
         keeper.stop()

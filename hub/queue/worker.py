@@ -1,7 +1,17 @@
-"""A worker process: claims jobs for its free lanes, runs each on a thread, keeps their leases, stops gracefully.
+"""A worker process: claims jobs for its free lanes, keeps their leases, stops gracefully.
 
-The main thread sleeps until something is due: a notification, a lane that became free, the next retry or the end of
-anybody's lease, at the latest the backstop. It never polls for work.
+One thread, this module's, claims; the lanes run handlers (`lanes`, `execute`); one thread renews leases (`lease`), one
+writes successes in batches (`complete`), one listens (`listener`). The claiming thread sleeps until something is due: a
+notification, a lane that became free, the next retry or the end of anybody's lease, at the latest the backstop. It
+never polls for work.
+
+What becomes of a job when
+- its worker dies: nobody renews its lease; when that ends, the claim of any worker takes the job, records the attempt
+  as lost and runs it again, or closes it if that was its last attempt;
+- its handler hangs: at its deadline the lease is renewed no more, and the same happens; the lane is lost, another
+  thread takes its place, and when as many are lost as there are lanes, the process drains and ends for its supervisor;
+- the worker is told to stop: nothing is claimed, running handlers may finish for the grace time, what cannot is given
+  back without charging the attempt.
 """
 
 from __future__ import annotations
@@ -11,17 +21,23 @@ import os
 import random
 import signal
 import socket
-import threading
 import time
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from types import FrameType
+from typing import Any
 
+import psycopg
+
+from hub import db
 from hub.config import Settings
 from hub.db import KEYED_PLANS, Database, is_connection_loss
 from hub.queue import kind, store
-from hub.queue.execute import Execution
+from hub.queue.complete import Completer
+from hub.queue.execute import AheadExecution, Execution
+from hub.queue.job import Claimed
 from hub.queue.kind import STANDARD
+from hub.queue.lanes import Lanes
 from hub.queue.lease import Held, LeaseKeeper
 from hub.queue.listener import Listener
 
@@ -36,7 +52,7 @@ class Worker:
 
     def __init__(self, settings: Settings, lanes: dict[str, int]) -> None:
         self._settings = settings
-        self._lanes = lanes
+        self._lanes = {queue: Lanes(queue, size, kind.of_queue(queue), self._wake) for queue, size in lanes.items()}
         self._database = Database(
             settings.database_url,
             application_name="hub worker",
@@ -49,15 +65,13 @@ class Worker:
         )
         # How long a handler may take to notice that its claim is lost.
         self._patience = settings.queue_lease / 2
-        self._keeper = LeaseKeeper(settings.database_url, lease=settings.queue_lease, renew=settings.queue_renew)
         # Something to look at: a notification, a free lane, a signal. A handler of signals may put into this queue even
         # while the main thread is in the middle of taking from it; an Event would lock up there.
         self._news: SimpleQueue[None] = SimpleQueue()
         self._stopping = False
-        self._running: dict[threading.Thread, Held] = {}
-        self._lock = threading.Lock()
         self._number = 0
         self._counter = 0
+        self._connections: dict[bool, psycopg.Connection[Any]] = {}
 
     def run(self) -> int:
         """Work until SIGTERM or SIGINT, then drain. 0: drained; 1: lanes were lost to handlers that hang."""
@@ -70,12 +84,12 @@ class Worker:
             return 0
         if not self._register():
             return 0
-        self._keeper.start()
-        listener = self._listen()
-        log.info("worker ready", extra={"worker": self._number, "lanes": self._lanes})
+        self._start_threads()
+        sizes = {queue: lanes.size for queue, lanes in self._lanes.items()}
+        log.info("worker ready", extra={"worker": self._number, "lanes": sizes})
         while not self._stopping and not self._too_many_lost():
             self._await_news(self._dispatch())
-        listener.stop()
+        self._listener.stop()
         return self._drain()
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
@@ -97,10 +111,11 @@ class Worker:
     def _register(self) -> bool:
         """Draw this worker's number, waiting for the database if need be; False: told to stop meanwhile."""
         name = f"{socket.gethostname()}:{os.getpid()}"
+        sizes = {queue: lanes.size for queue, lanes in self._lanes.items()}
         while not self._stopping:
             try:
                 with self._database.autocommit() as connection:
-                    self._number = store.start_worker(connection, name, self._lanes)
+                    self._number = store.start_worker(connection, name, sizes)
                 return True
             except Exception as error:
                 if not is_connection_loss(error):
@@ -109,101 +124,160 @@ class Worker:
                 self._await_news(random.uniform(0.5, 1.5))
         return False
 
-    def _listen(self) -> Listener:
-        def on_notify(_channel: str, queue: str) -> None:
-            if queue in self._lanes:
-                self._wake()
-
-        listener = Listener(
-            self._settings.listen_database_url or self._settings.database_url,
+    def _start_threads(self) -> None:
+        url, settings = self._settings.database_url, self._settings
+        self._keeper = LeaseKeeper(url, lease=settings.queue_lease, renew=settings.queue_renew, worker=self._number)
+        self._keeper.start()
+        self._completer = Completer(url, self._keeper)
+        self._completer.start()
+        self._listener = Listener(
+            settings.listen_database_url or url,
             ("hub_queue",),
-            on_notify,
-            self._wake,
-            self._settings.queue_listen_ping,
+            self._on_notify,
+            self._on_reconnect,
+            settings.queue_listen_ping,
             "hub worker listener",
         )
-        listener.start()
-        return listener
+        self._listener.start()
+
+    def _on_notify(self, _channel: str, queue: str) -> None:
+        if lanes := self._lanes.get(queue):
+            lanes.hungry = True
+            self._wake()
+
+    def _on_reconnect(self) -> None:
+        # Whatever was notified in the gap is lost.
+        for lanes in self._lanes.values():
+            lanes.hungry = True
+        self._wake()
 
     def _dispatch(self) -> float:
         """Claim what fits into the free lanes; returns how many seconds the worker may sleep."""
         try:
-            return self._claim_all()
+            self._give_back_stale()
+            self._claim_all()
+            self._look_where_due()
+            return self._next_time()
         except Exception as error:
+            self._close_connections()
             if not is_connection_loss(error):
                 log.exception("claiming failed")
             else:
                 log.warning("database away: %s", type(error).__name__)
             return random.uniform(0.5, 1.5)
 
-    def _claim_all(self) -> float:
-        open_queues = []
-        for queue in self._lanes:
-            # A claimed lane count short of the free lanes means that nothing more is to be had now.
-            if (free := self._free(queue)) and self._claim(queue, free) < free:
-                open_queues.append(queue)
-        return self._sleep(open_queues)
+    def _claim_all(self) -> None:
+        now = time.monotonic()
+        for lanes in self._lanes.values():
+            lanes.hungry = lanes.hungry or lanes.claim_at <= now
+            if lanes.hungry:
+                self._feed(lanes)
 
-    def _claim(self, queue: str, free: int) -> int:
+    def _feed(self, lanes: Lanes) -> None:
+        free, most = lanes.room()
+        if not most:
+            return
+        # Lowered before the claim is sent: what is enqueued while it runs raises it again.
+        lanes.hungry = False
+        lanes.claim_at = float("inf")
+        try:
+            claimed = self._claim(lanes, free, most)
+        except Exception:
+            lanes.hungry = True
+            raise
+        if claimed >= most:
+            lanes.hungry = True
+        else:
+            lanes.look_at = 0.0
+
+    def _claim(self, lanes: Lanes, free: int, most: int) -> int:
         self._counter += 1
         claimed_at = time.monotonic()
-        with self._database.autocommit() as connection:
-            jobs = store.claim(
-                connection,
-                queue,
-                list(kind.of_queue(queue)),
-                claim=(self._number << 32) | self._counter,
-                lanes=free,
-                lease=self._settings.queue_lease,
-            )
-        for job in jobs:
-            held = self._keeper.hold(job, claimed_at)
-            execution = Execution(held, self._database, self._keeper, self._settings)
-            thread = threading.Thread(target=self._run_lane, args=(execution,), name=f"job {job.id}", daemon=True)
-            with self._lock:
-                self._running[thread] = held
-            thread.start()
+        jobs = store.claim(
+            self._connection(lanes.ahead),
+            lanes.queue,
+            list(lanes.kinds),
+            claim=(self._number << 32) | self._counter,
+            lanes=free,
+            most=most,
+            lease=self._settings.queue_lease,
+            watched=not lanes.ahead,
+        )
+        if jobs:
+            lanes.put(self._executions(lanes, jobs, claimed_at))
         return len(jobs)
 
-    def _run_lane(self, execution: Execution) -> None:
-        try:
-            execution.run()
-        finally:
-            with self._lock:
-                self._running.pop(threading.current_thread(), None)
-            self._wake()
+    def _executions(self, lanes: Lanes, jobs: list[Claimed], claimed_at: float) -> list[Execution]:
+        rest = (self._database, self._keeper, self._settings)
+        if not lanes.ahead:
+            return [Execution(job, self._keeper.hold([job], claimed_at), lanes.kinds[job.kind], *rest) for job in jobs]
+        held = self._keeper.hold(jobs, claimed_at)
+        return [
+            Execution(job, held, lanes.kinds[job.kind], *rest)
+            if job.must_start
+            else AheadExecution(self._completer, job, held, lanes.kinds[job.kind], *rest)
+            for job in jobs
+        ]
 
-    def _sleep(self, open_queues: list[str]) -> float:
+    def _connection(self, ahead: bool) -> psycopg.Connection[Any]:
+        """The connection to claim on. What is claimed ahead need not wait for the disk: lost in a crash of the server,
+        such a claim leaves its jobs queued, and its number is never drawn again."""
+        connection = self._connections.get(ahead)
+        if connection is None or connection.closed:
+            connection = self._connections[ahead] = db.connect(
+                self._settings.database_url,
+                application_name="hub worker claims",
+                statement_timeout=self._settings.queue_lease / 2,
+                autocommit=True,
+                options=KEYED_PLANS + (" -c synchronous_commit=off" if ahead else ""),
+            )
+        return connection
+
+    def _close_connections(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    def _look_where_due(self) -> None:
+        """Learn when to claim again for the queues that were found empty, or not looked at for long."""
+        now = time.monotonic()
+        due = {queue: lanes for queue, lanes in self._lanes.items() if lanes.look_at <= now and not lanes.hungry}
+        if not due:
+            return
+        kinds = [name for lanes in due.values() for name in lanes.kinds]
         # A claim made after this look ends no sooner than one lease from now, so looking again by then sees every end.
-        wait = min(self._settings.queue_backstop, self._settings.queue_lease, self._next_loss())
-        if not open_queues:
-            return wait
-        kinds = [name for queue in open_queues for name in kind.of_queue(queue)]
-        with self._database.autocommit() as connection:
-            for row in store.look(connection, open_queues, kinds):
-                if row["fresh"]:
-                    wait = min(wait, LOCKED_WAIT)
-                if row["due_in"] is not None:
-                    wait = min(wait, max(row["due_in"] + 0.01, LOCKED_WAIT))
-        return wait
+        latest = now + min(self._settings.queue_backstop, self._settings.queue_lease)
+        for row in store.look(self._connection(False), list(due), kinds):
+            lanes = due[row["queue"]]
+            lanes.look_at = latest
+            if row["fresh"]:
+                lanes.claim_at = now + LOCKED_WAIT
+            if row["due_in"] is not None:
+                lanes.claim_at = min(lanes.claim_at, now + max(row["due_in"] + 0.01, LOCKED_WAIT))
 
-    def _free(self, queue: str) -> int:
-        """Free lanes of a queue. A handler that outlived its claim has lost its lane; the lane is replaced."""
-        with self._lock:
-            busy = sum(1 for held in self._running.values() if held.job.queue == queue and not held.is_lost())
-        return max(0, self._lanes[queue] - busy)
+    def _next_time(self) -> float:
+        """Seconds until something is due by the clock."""
+        times = [self._next_loss(), time.monotonic() + self._settings.queue_backstop]
+        for lanes in self._lanes.values():
+            if not lanes.hungry:
+                times += (lanes.look_at, lanes.claim_at)
+            if lanes.stale_at is not None:
+                times.append(lanes.stale_at)
+        return max(0.0, min(times) - time.monotonic())
+
+    def _running(self) -> list[Execution]:
+        return [execution for lanes in self._lanes.values() for execution in lanes.running()]
 
     def _next_loss(self) -> float:
-        """Seconds until a lane may be lost, or given up, if its handler does not return."""
+        """When a lane may be lost, or given up, if its handler does not return."""
         now = time.monotonic()
-        waits = [float("inf")]
-        with self._lock:
-            for held in self._running.values():
-                if held.loss_seen_at is None:
-                    waits.append(max(0.0, held.good_until - now))
-                elif (wait := held.loss_seen_at + self._patience - now) > 0:
-                    waits.append(wait)
-        return min(waits)
+        times = [float("inf")]
+        for held in (execution.held for execution in self._running()):
+            if held.loss_seen_at is None:
+                times.append(held.good_until)
+            elif (hung_at := held.loss_seen_at + self._patience) > now:
+                times.append(hung_at)
+        return min(times)
 
     def _is_hung(self, held: Held) -> bool:
         """Whether a handler ignores that its claim is lost. One that waited for the database notices a little later.
@@ -219,56 +293,64 @@ class Worker:
 
     def _too_many_lost(self) -> bool:
         """Whether as many handlers hang as there are lanes: then the process is of no use; its supervisor renews it."""
-        with self._lock:
-            hung = sum(1 for held in self._running.values() if self._is_hung(held))
-        if hung >= sum(self._lanes.values()):
+        hung = sum(1 for execution in self._running() if self._is_hung(execution.held))
+        if hung >= sum(lanes.size for lanes in self._lanes.values()):
             log.error("every lane is lost to a handler that ignores its deadline: the worker stops")
             return True
         return False
 
+    def _give_back_stale(self) -> None:
+        for lanes in self._lanes.values():
+            self._give_back_unstarted(lanes.stale())
+
+    def _give_back_unstarted(self, executions: list[Execution]) -> None:
+        """Return what was claimed ahead and never started."""
+        claims: dict[Held, list[int]] = {}
+        for execution in executions:
+            claims.setdefault(execution.held, []).append(execution.job.id)
+        for held, ids in claims.items():
+            self._keeper.drop(held, ids)
+            store.unclaim(self._connection(False), sorted(ids), held.claim)
+
     def _drain(self) -> int:
         """Let running items finish, give back what cannot, and leave."""
         log.info("worker draining")
-        with self._lock:
-            running = dict(self._running)
-        hung = {thread for thread, held in running.items() if self._is_hung(held)}
-        for held in running.values():
-            held.stop.set()
+        unstarted = [execution for lanes in self._lanes.values() for execution in lanes.close()]
+        running = self._running()
+        hung = {execution for execution in running if self._is_hung(execution.held)}
+        for execution in running:
+            execution.held.stop.set()
+        self._try(lambda: self._give_back_unstarted(unstarted))
         give_up_at = time.monotonic() + self._settings.queue_grace
-        for thread in running.keys() - hung:
-            thread.join(timeout=max(0.0, give_up_at - time.monotonic()))
-        hanging = [held for thread, held in running.items() if thread.is_alive()]
+        hanging = [left for lanes in self._lanes.values() for left in lanes.await_idle(give_up_at, hung)]
         self._give_back(hanging)
+        self._completer.stop(max(1.0, give_up_at - time.monotonic()))
         self._keeper.stop()
-        self._sign_off()
+        self._try(lambda: store.stop_worker(self._connection(False), self._number))
         log.info("worker stopped", extra={"given_up": len(hanging)})
-        if hanging:
+        if hanging or hung:
             # Their threads would go on for as long as the process lives, which must end now.
             os._exit(1 if hung else 0)
         return 0
 
-    def _give_back(self, hanging: list[Held]) -> None:
+    def _give_back(self, hanging: list[Execution]) -> None:
         """Return jobs whose handlers do not stop.
 
         An exclusive one lapses instead, for its handler may still be at work; so does one that is only being closed,
         whose attempts are used up.
         """
-        for held in hanging:
-            declared = kind.find(held.job.kind)
-            if declared is None or declared.policy != STANDARD or held.is_lost() or held.job.used_up:
-                continue
-            try:
-                with self._database.autocommit() as connection:
-                    store.release(connection, held.job)
-            except Exception as error:
-                log.warning("a job could not be given back: %s", type(error).__name__)
+        for execution in hanging:
+            job = execution.job
+            if execution.declared.policy == STANDARD and not execution.held.is_lost() and not job.used_up:
+                self._try(lambda job=job: store.release(self._connection(False), job))
 
-    def _sign_off(self) -> None:
+    def _try(self, write: Any) -> None:
+        """One last write, which may fail: then a lease lapses instead."""
         try:
-            with self._database.autocommit() as connection:
-                store.stop_worker(connection, self._number)
+            write()
         except Exception as error:
-            log.warning("the worker's end could not be noted: %s", type(error).__name__)
+            self._close_connections()
+            log.warning("a worker's last words could not be written: %s", type(error).__name__)
 
 
 def main(settings: Settings, lanes: dict[str, int]) -> int:

@@ -82,7 +82,9 @@ class Bench:
     def execute(self, job: Claimed) -> None:
         """Run a claimed job to its recorded end, as a worker's lane does."""
         keeper = LeaseKeeper(self.settings.database_url, lease=self.settings.queue_lease, renew=60.0)
-        Execution(keeper.hold(job, time.monotonic()), self.database, keeper, self.settings).run()
+        declared = kind.find(job.kind)
+        assert declared is not None
+        Execution(job, keeper.hold([job], time.monotonic()), declared, self.database, keeper, self.settings).run()
 
     def work(self, of: Kind) -> None:
         """Claim the one job to be had and run it."""
@@ -105,9 +107,9 @@ class Bench:
         return row(
             self.database,
             """
-            select j.*, j.state::text as state, d.code, d.error, d.result, d.failures, d.args,
+            select j.*, j.state::text as state, d.code, d.error, d.result, d.failures, coalesce(j.args, d.args) as args,
                    extract(epoch from j.again_at - statement_timestamp())::float8 as due_in
-            from queue.job j join queue.detail d on d.job_id = j.id where j.id = :id
+            from queue.job j left join queue.detail d on d.job_id = j.id where j.id = :id
             """,
             id=job_id,
         )

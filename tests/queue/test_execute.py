@@ -476,7 +476,7 @@ def held(bench: Bench, job: Claimed, good_for: float = 60.0) -> tuple[LeaseKeepe
     """A claim under a keeper that does not renew."""
     keeper = LeaseKeeper(bench.settings.database_url, lease=60.0, renew=60.0)
     job.good_for = good_for
-    return keeper, keeper.hold(job, time.monotonic())
+    return keeper, keeper.hold([job], time.monotonic())
 
 
 def test_a_lease_that_ran_out_by_our_own_clock_stops_the_handler(bench: Bench) -> None:
@@ -486,7 +486,7 @@ def test_a_lease_that_ran_out_by_our_own_clock_stops_the_handler(bench: Bench) -
     keeper, lease = held(bench, job, good_for=0.0)
     with pytest.raises(LeaseLost):
         lease.check()
-    Execution(lease, bench.database, keeper, bench.settings).run()
+    Execution(job, lease, kind, bench.database, keeper, bench.settings).run()
     assert (bench.job(job_id).state, bench.job(job_id).changed) == ("running", 0)
 
 
@@ -497,7 +497,7 @@ def test_a_stopping_worker_gives_its_job_back_after_the_item_in_hand(bench: Benc
     job = bench.claim_one(kind)
     keeper, lease = held(bench, job)
     leases.append(lease)
-    Execution(lease, bench.database, keeper, bench.settings).run()
+    Execution(job, lease, kind, bench.database, keeper, bench.settings).run()
     job = bench.job(job_id)
     assert (job.state, job.attempt, job.changed) == ("queued", 0, 1)
     assert bench.attempts(job_id) == [(1, "interrupted", "worker_stopped")]
@@ -514,9 +514,10 @@ def test_a_cancelled_job_is_not_given_back(bench: Bench) -> None:
 
     kind = bench.kind(after_items(1, stop_and_cancel), steps=True)
     job_id = bench.enqueue(kind, items=4)
-    keeper, lease = held(bench, bench.claim_one(kind))
+    job = bench.claim_one(kind)
+    keeper, lease = held(bench, job)
     leases.append(lease)
-    Execution(lease, bench.database, keeper, bench.settings).run()
+    Execution(job, lease, kind, bench.database, keeper, bench.settings).run()
     assert (bench.job(job_id).state, bench.job(job_id).changed) == ("cancelled", 1)
 
 
@@ -556,15 +557,17 @@ def test_an_outage_longer_than_the_lease_ends_the_handler(bench: Bench, admin_ur
     leases: list[Held] = []
 
     def handler(context: Context, args: Any) -> None:
+        context.connection.execute("select 1")
         leases[0].good_until = 0.0
         cut_off(bench, admin_url)
         context.connection.execute("select 1")
 
     kind = bench.kind(handler)
     job_id = bench.enqueue(kind)
-    keeper, lease = held(bench, bench.claim_one(kind))
+    job = bench.claim_one(kind)
+    keeper, lease = held(bench, job)
     leases.append(lease)
-    Execution(lease, bench.database, keeper, bench.settings).run()
+    Execution(job, lease, kind, bench.database, keeper, bench.settings).run()
     assert bench.job(job_id).state == "running"
 
 

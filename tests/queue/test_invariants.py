@@ -31,11 +31,11 @@ PLANTS = {
     "D6": "insert into queue.dead_letter (job_id, queue, kind, code) values ({ended}, 'q', 'k', 'worker_lost')",
     "E1": "insert into queue.worklist values ({ended}, 0, array[gen_random_uuid()])",
     "E2": "delete from queue.worklist where job_id = {live}",
-    "row": "delete from queue.detail where job_id = {live}",
+    "row": "update queue.job set args = '{{}}' where id = {live}",
 }
 PLANTED_JOBS = """
-insert into queue.job (queue, kind, max_attempts, attempt_seconds)
-select 'planted', 'planted', 5, 5 from generate_series(1, 5)
+insert into queue.job (queue, kind, max_attempts, attempt_seconds, args)
+select 'planted', 'planted', 5, 5, '{}' from generate_series(1, 5)
 """
 
 

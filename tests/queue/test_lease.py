@@ -33,7 +33,7 @@ def keep(bench: Bench, keeper: LeaseKeeper, lease: float = 30.0, **declared: flo
     bench.enqueue(kind)
     before = time.monotonic()
     job = bench.claim_one(kind, lease=lease)
-    return job, keeper.hold(job, before)
+    return job, keeper.hold([job], before)
 
 
 def test_a_held_claim_is_renewed(bench: Bench, keeper: LeaseKeeper) -> None:
@@ -68,7 +68,7 @@ def test_a_dropped_claim_is_renewed_no_more(bench: Bench, keeper: LeaseKeeper) -
     job, held = keep(bench, keeper, deadline=2 * LONG)
     other, _ = keep(bench, keeper, deadline=2 * LONG)
     until(lambda: bench.job(other.id).due_in > LONG / 2)
-    keeper.drop(held)
+    keeper.drop(held, [job.id])
     bench.make_due(job.id)
     run(bench.database, "update queue.job set again_at = statement_timestamp() where id = :id", id=other.id)
     until(lambda: bench.job(other.id).due_in > LONG / 2)

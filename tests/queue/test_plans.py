@@ -104,12 +104,12 @@ def indexes(plan: list[dict[str, Any]], relation: str) -> set[str]:
     }
 
 
-CLAIM = {"queue": "text", "kinds": "text[]", "claim": "bigint", "lease": "float8"}
+CLAIM = {"queue": "text", "kinds": "text[]", "claim": "bigint", "lease": "float8", "watched": "boolean"}
 
 
 @pytest.mark.parametrize("state", STATES)
 def test_a_claim_reads_the_line_of_its_queue_and_nothing_else(databases: dict[str, Database], state: str) -> None:
-    plan = generic_plan(databases[state], store.SQL["claim"].replace("%(lanes)s", "2"), CLAIM)
+    plan = generic_plan(databases[state], store.SQL["claim"].replace("%(lanes)s", "2").replace("%(most)s", "50"), CLAIM)
     assert scanned(plan) == read_whole(plan) == []
     assert indexes(plan, "job") == {"job_fresh", "job_again", "job_pkey"}
     assert indexes(plan, "detail") == {"detail_pkey"}
@@ -142,11 +142,15 @@ def test_a_step_reads_rows_by_their_keys_only(databases: dict[str, Database], st
     assert indexes(plan, "page") == {"page_pkey", "page_tag_pkey"}
 
 
-KEYED = ["renew", "held", "worklist_chunk", "fail_item", "retry", "release", "finish", "cancel", "requested_by"]
+KEYED = [
+    "renew", "renew_many", "held", "worklist_chunk", "fail_item", "retry", "snooze", "release", "unclaim", "complete",
+    "finish", "cancel", "requested_by",
+]  # fmt: skip
 TYPES = {
     "id": "bigint", "claim": "bigint", "lease": "float8", "chunk": "integer", "position": "integer", "code": "text",
     "item_id": "text", "title": "text", "wait": "float8", "error": "text", "state": "text", "result": "text",
-    "closing_failed": "boolean", "dead": "boolean", "by_id": "uuid", "by_name": "text",
+    "closing_failed": "boolean", "dead": "boolean", "told": "boolean", "by_id": "uuid", "by_name": "text",
+    "ids": "bigint[]",
 }  # fmt: skip
 
 

@@ -109,7 +109,7 @@ def test_a_range_has_its_start_and_not_its_end(database: Database, team: Team) -
 def test_attempts_come_newest_first_with_their_worker(database: Database, team: Team) -> None:
     job_id = make_job(database, team, "needs_attention")
     worker = factories.row(
-        database, "insert into queue.worker (name, lanes) values ('worker one', '{}') returning id"
+        database, "insert into queue.worker (name, version, lanes) values ('worker one', '1', '{}') returning id"
     ).id
     for number in (1, 2):
         factories.run(

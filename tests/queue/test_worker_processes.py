@@ -62,7 +62,9 @@ def job(database: Database, job_id: int) -> Any:
     """The job's row with its detail."""
     columns = "j.*, j.state::text as state, d.code"
     return row(
-        database, f"select {columns} from queue.job j join queue.detail d on d.job_id = j.id where id = :id", id=job_id
+        database,
+        f"select {columns} from queue.job j left join queue.detail d on d.job_id = j.id where id = :id",
+        id=job_id,
     )
 
 
