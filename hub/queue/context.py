@@ -134,12 +134,24 @@ class Context:
             return False
         job = self.job
         if not store.report(self.connection, job, done=done, total=total, bytes_written=bytes_written):
-            # The claim may still be ours: then it is a cancel request that is in the way, whatever is done.
-            raise LeaseLost if store.held(self.connection, job.id, job.claim) is None else Cancelled
+            raise self._lost_or_cancelled()
         self._reported_at = moment
         job.changed, job.total = done, total
         self._progressed()
         return True
+
+    def fence(self, connection: psycopg.Connection[Any]) -> None:
+        """Hold the claim until a transaction on `connection` ends, so that it commits only what is ours to write.
+
+        To be called last but for such writes. Raises LeaseLost, Cancelled or Interrupted.
+        """
+        self._held.check()
+        if not store.fence(connection, self.job):
+            raise self._lost_or_cancelled()
+
+    def _lost_or_cancelled(self) -> Stopped:
+        """If the claim is still ours, it is a cancel request that is in the way, whatever is done."""
+        return LeaseLost() if store.held(self.connection, self.job.id, self.job.claim) is None else Cancelled()
 
     def _reason_to_stop(self) -> Stopped:
         """Why the fence did not hold: a cancel request, or a claim that is somebody else's."""

@@ -17,7 +17,7 @@ from hub.queue import backoff, store, text
 from hub.queue.closing import TRIES, ClosingFailed, close
 from hub.queue.complete import Completer
 from hub.queue.context import Context
-from hub.queue.job import Cancelled, Claimed, Fail, Interrupted, LeaseLost, Snooze
+from hub.queue.job import Cancelled, Claimed, Ended, Fail, Interrupted, LeaseLost, Snooze
 from hub.queue.kind import Kind
 from hub.queue.lease import Held, LeaseKeeper
 
@@ -175,6 +175,15 @@ class Execution:
             if declared.follow_up and state == "succeeded" and (item := declared.follow_up(session, ended)):
                 self._enqueue_next(driver(session), item)
         log.info("job %s", state, extra={"code": values.get("code")})
+        self._tidy(ended)
+
+    def _tidy(self, ended: Ended) -> None:
+        if self.declared.tidy is None:
+            return
+        try:
+            self.declared.tidy(self._database, self._settings, ended)
+        except Exception:
+            log.exception("what the job left outside the database could not be removed")
 
     def _enqueue_next(self, connection: store.Connection, item: store.Item) -> None:
         store.enqueue(

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
+    from hub.config import Settings
+    from hub.db import Database
     from hub.queue.context import Context
     from hub.queue.job import Claimed, Ended
     from hub.queue.store import Item
@@ -42,6 +44,8 @@ class Kind:
     closing: called after it in a savepoint; marks the subject. If it raises three times, the job ends without it.
     follow_up: called in the transaction of a success; if it answers with an item, that is enqueued as the next job of
     the kind, which an exclusive kind could not do a moment earlier (see `hub.queue.mirror`).
+    tidy: called once a worker has recorded an end and that has committed; removes what is left outside the database.
+    Nothing depends on it: what it raises is logged.
     command, form, opening: of kinds that people start, the pydantic model of what they send, the hook that says what
     their start page shows, and the hook that turns a command into `args` and a worklist in the creating transaction;
     see `hub.jobs.people`.
@@ -62,6 +66,7 @@ class Kind:
     recorded: Callable[[Session, Ended], None] | None = None
     closing: Callable[[Session, Ended], None] | None = None
     follow_up: Callable[[Session, Ended], Item | None] | None = None
+    tidy: Callable[[Database, Settings, Ended], None] | None = None
     command: type[Any] | None = None
     form: Callable[..., Any] | None = None
     opening: Callable[..., Any] | None = None
@@ -87,7 +92,7 @@ def register(kind: Kind) -> Kind:
 
 def _check_prefetch(kind: Kind) -> None:
     """A worker's death charges an attempt to every job it claimed ahead, and a batch writes nothing but the success."""
-    hooks = (kind.locks, kind.recorded, kind.closing, kind.follow_up, kind.command)
+    hooks = (kind.locks, kind.recorded, kind.closing, kind.follow_up, kind.tidy, kind.command)
     if kind.policy != STANDARD or kind.attempts < 2 or any(hooks) or kind.deadline < PREFETCH_DEADLINE:
         needs = f"the standard policy, two attempts, a deadline of {PREFETCH_DEADLINE:g} s and no hooks"
         raise ValueError(f"{kind.name}: prefetch needs {needs}")

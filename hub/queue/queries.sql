@@ -371,6 +371,13 @@ update queue.job set
 where id = :id and claim = :claim and state = 'running' and cancel_requested_at is null
 returning id;
 
+-- name: fence
+-- Hold a claim until the transaction ends: nobody else can take the job before what is written in it has committed. No
+-- row if the claim is lost or a cancel requested.
+select id from queue.job
+where id = :id and claim = :claim and state = 'running' and cancel_requested_at is null
+for no key update;
+
 -- name: retry
 -- The attempt failed and is not the last: wait, then be tried again. A cancel request takes precedence: then no row.
 with again as (

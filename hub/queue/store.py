@@ -382,6 +382,11 @@ def report(connection: Connection, job: Claimed, *, done: int, total: int | None
     return _one(connection, "report", values) is not None
 
 
+def fence(connection: Connection, job: Claimed) -> bool:
+    """Hold the job's claim until the caller's transaction ends; False if it is lost or a cancel requested."""
+    return _one(connection, "fence", {"id": job.id, "claim": job.claim}) is not None
+
+
 def retry(connection: Connection, job: Claimed, *, wait: float, code: str, error: str) -> bool:
     """Put the job back for another attempt after `wait` seconds; False: lost, or a cancel request is in the way."""
     values = {"id": job.id, "claim": job.claim, "wait": wait, "code": code, "error": error}

@@ -17,6 +17,8 @@ import pytest
 from sqlalchemy.orm import Session
 
 from hub import db
+from hub.config import Settings
+from hub.db import Database
 from hub.queue import Context, Ended, Fail, closing, store
 from hub.queue.execute import Execution
 from hub.queue.job import Claimed, Interrupted, LeaseLost
@@ -379,6 +381,58 @@ def test_a_record_of_success_that_may_not_be_makes_the_job_fail_for_its_reason(b
     job = bench.job(job_id)
     assert (job.state, job.code, recorded) == ("failed", "actor_not_authorized", ["succeeded", "failed"])
     assert bench.dead_letters() == []
+
+
+def test_what_tidies_up_comes_after_the_end_has_committed_and_may_fail(bench: Bench) -> None:
+    seen: list[str] = []
+
+    def tidy(database: Database, settings: Settings, ended: Ended) -> None:
+        seen.extend((ended.state, bench.job(ended.id).state))
+        raise ValueError("no matter")
+
+    for handler, state in ((through_items, "succeeded"), (raising(Fail("x")), "failed")):
+        seen.clear()
+        kind = bench.kind(handler, tidy=tidy)
+        job_id = bench.enqueue(kind)
+        bench.work(kind)
+        assert seen == [state, state] == [bench.job(job_id).state] * 2
+
+
+def test_nobody_takes_a_job_while_its_fence_is_held(bench: Bench) -> None:
+    taken: list[int] = []
+
+    def handler(context: Context, args: Any) -> None:
+        with context.database.transaction() as session:
+            context.fence(db.driver(session))
+            bench_url = bench.settings.database_url
+            with psycopg.connect(bench_url, autocommit=True) as other:
+                other.execute("set lock_timeout = '100ms'")
+                with pytest.raises(psycopg.errors.LockNotAvailable):
+                    other.execute("update queue.job set again_at = statement_timestamp()")
+            taken.extend(job.id for job in bench.claim(kind))
+
+    kind = bench.kind(handler)
+    job_id = bench.enqueue(kind)
+    bench.work(kind)
+    assert (bench.job(job_id).state, taken) == ("succeeded", [])
+
+
+@pytest.mark.parametrize(("meanwhile", "state"), [("cancel", "cancelled"), ("lose", "running")])
+def test_a_fence_that_does_not_hold_stops_the_handler(bench: Bench, meanwhile: str, state: str) -> None:
+    def handler(context: Context, args: Any) -> None:
+        if meanwhile == "cancel":
+            bench.cancel(context.job.id)
+        else:
+            bench.make_due(context.job.id)
+            bench.claim_one(kind)
+        with context.database.transaction() as session:
+            context.fence(db.driver(session))
+            raise AssertionError("it must not come to this")
+
+    kind = bench.kind(handler)
+    job_id = bench.enqueue(kind)
+    bench.work(kind)
+    assert bench.job(job_id).state == state
 
 
 # Cancel
