@@ -1,0 +1,80 @@
+"""The programs: everything at once, the web server, a worker; and whether all is well."""
+
+from __future__ import annotations
+
+import logging
+
+import click
+
+from hub import config
+from hub.cli import base
+
+
+@click.command()
+def up() -> int:
+    """Start everything on this machine: database, web server, one worker. Ctrl-C stops all."""
+    from hub import up
+
+    return up.run(config.load())
+
+
+@click.command()
+def web() -> None:
+    """Run the web server."""
+    from hub import schema, up
+
+    settings = base.with_database()
+    schema.check(settings.database_url)
+    up.exec_web(settings)
+
+
+@click.command()
+@click.option("--lanes", help="Lanes for each queue, as workspace.jobs=2,knowledge.ingest=4; default: HUB_LANES.")
+def worker(lanes: str | None) -> int:
+    """Run a worker, which does the jobs of the queues it has lanes for."""
+    # Importing the kinds is what makes them known.
+    import hub.jobs  # noqa: F401
+    from hub import log, schema
+    from hub.queue import kind, worker
+
+    settings = base.with_database()
+    try:
+        wanted = settings.lanes if lanes is None else config.parse_lanes(lanes)
+    except ValueError as error:
+        raise click.UsageError(f"--lanes {error}") from None
+    schema.check(settings.database_url)
+    log.setup()
+    for queue in wanted:
+        if not kind.of_queue(queue):
+            logging.getLogger("hub").warning("no kind of job uses the queue %s", queue)
+    return worker.main(settings, wanted)
+
+
+@click.command()
+@base.as_json
+def check(as_json: bool) -> int:
+    """Say whether this machine's Hub is ready: one line each; exit code 1 if anything is not."""
+    from hub import readiness
+
+    with base.embedded_or_named() as settings:
+        findings = readiness.findings(settings)
+    if as_json:
+        base.print_json([finding.as_dict() for finding in findings])
+    else:
+        for finding in findings:
+            click.echo(f"{'ok  ' if finding.ok else 'FAIL'} {finding.name}: {finding.text}")
+    return 0 if all(finding.ok for finding in findings) else 1
+
+
+@click.command()
+@base.as_json
+def settings(as_json: bool) -> None:
+    """List all settings: name, value, unit, reason."""
+    rows = config.describe(config.load())
+    if as_json:
+        base.print_json(rows)
+        return
+    for row in rows:
+        value = row["value"] or "(empty)"
+        changed = "" if row["value"] == row["default"] else f"  (default: {row['default'] or 'empty'})"
+        click.echo(f"{row['name']}={value} {row['unit']}{changed}\n    {row['why']}")
