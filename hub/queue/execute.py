@@ -200,8 +200,17 @@ class Execution:
 class AheadExecution(Execution):
     """One attempt at a job that was claimed ahead of its lane: success is handed on to be written with others'."""
 
-    def __init__(self, completer: Completer, *rest: Any) -> None:
-        super().__init__(*rest)
+    def __init__(
+        self,
+        job: Claimed,
+        held: Held,
+        declared: Kind,
+        database: Database,
+        keeper: LeaseKeeper,
+        settings: Settings,
+        completer: Completer,
+    ) -> None:
+        super().__init__(job, held, declared, database, keeper, settings)
         self._completer = completer
 
     def run(self) -> None:

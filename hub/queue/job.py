@@ -45,11 +45,6 @@ class Claimed:
     attempt_seconds: float
 
     @property
-    def must_start(self) -> bool:
-        """Whether it was tried before: such a job is claimed for a free lane only, so that it charges no neighbour."""
-        return self.attempt > 1 or self.used_up or self.cancelled
-
-    @property
     def position(self) -> int:
         """How many items are done, whatever became of them: the place in the worklist."""
         return self.changed + self.skipped + self.failed

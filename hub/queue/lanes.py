@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from hub.queue.execute import Execution
 from hub.queue.kind import Kind
@@ -36,12 +36,16 @@ class Lanes:
         self.size = size
         self.kinds = kinds
         self.ahead = bool(kinds) and all(kind.prefetch for kind in kinds.values())
-        # Whether jobs may wait in the queue; when to claim again and when to look, by the monotonic clock.
-        self.hungry = True
+        # Whether fresh jobs may wait in the queue, and due ones; when to claim again and when to look, by the monotonic
+        # clock.
+        self.fresh = True
+        self.due = True
         self.claim_at = float("inf")
         self.look_at = 0.0
         self._on_room = on_room
         self._waiting: deque[Execution] = deque()
+        # So many at the front of what waits were claimed for free lanes.
+        self._first = 0
         self._waiting_since = 0.0
         self._busy: dict[threading.Thread, Execution] = {}
         self._threads: set[threading.Thread] = set()
@@ -52,20 +56,18 @@ class Lanes:
         self._pace_now = 0
         self._paced_at = time.monotonic()
 
-    def room(self) -> tuple[int, int]:
-        """How many jobs may be claimed now: of those that must start at once, and in all."""
-        free = max(0, self.size - self._at_work())
-        if not self.ahead:
-            return free, free
-        target = max(free, self._pace())
-        if len(self._waiting) * 2 > target:
-            return free, free
-        return free, next((size for size in SIZES if size <= target), 0) if target > free else free
-
-    def _at_work(self) -> int:
+    def free(self) -> int:
+        """How many lanes have nothing to do. What waits without having been claimed ahead counts as at work."""
         with self._changed:
             at_work = sum(1 for execution in self._busy.values() if not execution.held.is_lost())
-            return at_work + len(self._waiting)
+            return max(0, self.size - at_work - self._first)
+
+    def room(self) -> int:
+        """How many jobs may be claimed ahead now."""
+        target = max(self.size, self._pace())
+        if len(self._waiting) * 2 > target:
+            return 0
+        return max(self.size, next(size for size in SIZES if size <= target))
 
     def _pace(self) -> int:
         """How many jobs the lanes do in AHEAD_SECONDS, by what they did since the last claim."""
@@ -75,15 +77,17 @@ class Lanes:
             self._finished, self._paced_at = 0, now
         return self._pace_now
 
-    def put(self, executions: list[Execution]) -> None:
-        """Give the lanes work, in the order in which it shall start; retries and the like come first."""
+    def put(self, executions: Sequence[Execution], first: bool = False) -> None:
+        """Give the lanes work, in the order in which it shall start; `first`: before what was claimed ahead."""
         with self._changed:
             if not self._waiting:
                 self._waiting_since = time.monotonic()
-            again = [execution for execution in executions if execution.job.must_start]
-            self._waiting.extendleft(reversed(again))
-            self._waiting.extend(execution for execution in executions if not execution.job.must_start)
-            self._low = len(self._waiting) // 2
+            if first:
+                self._waiting.extendleft(reversed(executions))
+                self._first += len(executions)
+            else:
+                self._waiting.extend(executions)
+                self._low = len(self._waiting) // 2
             self._ensure_threads()
             self._changed.notify(len(executions))
 
@@ -106,7 +110,7 @@ class Lanes:
                 del self._busy[me]
                 if self._closed:
                     self._changed.notify_all()
-            if self.hungry and (not self.ahead or len(self._waiting) in (0, self._low)):
+            if self.due or (self.fresh and (not self.ahead or len(self._waiting) in (0, self._low))):
                 self._on_room()
 
     def _take(self, me: threading.Thread) -> Execution | None:
@@ -118,6 +122,7 @@ class Lanes:
                 self._changed.notify_all()
                 return None
             self._waiting_since = time.monotonic()
+            self._first = max(0, self._first - 1)
             execution = self._busy[me] = self._waiting.popleft()
             return execution
 
@@ -126,19 +131,19 @@ class Lanes:
         with self._changed:
             if not self.ahead or not self._waiting or time.monotonic() < self._waiting_since + STALE:
                 return []
-            return self._empty()
+            return self._take_back(self._first)
 
     def close(self) -> list[Execution]:
         """Start nothing more; answers with what has not started."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-            return self._empty()
+            return self._take_back(0)
 
-    def _empty(self) -> list[Execution]:
-        waiting = list(self._waiting)
-        self._waiting.clear()
-        return waiting
+    def _take_back(self, leave: int) -> list[Execution]:
+        taken = [self._waiting.pop() for _ in range(len(self._waiting) - leave)]
+        self._first = leave
+        return taken
 
     def await_idle(self, give_up_at: float, apart_from: set[Execution]) -> list[Execution]:
         """Wait until no handler is at work but for some; answers with those that still are, at `give_up_at` at last."""

@@ -167,10 +167,9 @@ delete from queue.pause where queue = :queue and (until is null or until > state
 returning queue, pg_notify('hub_queue', queue);
 
 -- name: claim
--- Take jobs of a queue: first those whose time has come (a lapsed lease, a passed deadline, a retry), at most :lanes,
--- because such a job starts at once; then fresh ones, up to :most in all, by priority, then from the workspace with the
--- fewest running jobs, then by age. Of a paused queue only what must be closed is taken. The limits are written in as
--- literals, because a parameter there makes the generic plan read the whole table; ids are given as arrays beside
+-- Take up to :lanes jobs of a queue: first those whose time has come (a lapsed lease, a passed deadline, a retry), then
+-- fresh ones by priority, then from the workspace with the fewest running jobs, then by age. Of a paused queue only what
+-- must be closed is taken. The limits are written in as literals, because a parameter there makes the generic plan read the whole table; ids are given as arrays beside
 -- joins, because a join alone could be planned to read all of an index while the table is small.
 with recursive paused as materialized (
     select from queue.pause where queue = :queue and (until is null or until > statement_timestamp())
@@ -215,12 +214,14 @@ with recursive paused as materialized (
     cross join lateral (
         select j.id from queue.job j
         where j.queue = :queue and j.state = 'queued' and j.again_at is null
-          and j.priority = line.priority and j.workspace_id = line.workspace_id and j.kind = any(:kinds)
-        order by j.id limit :most
+          -- Ranges, not equalities: with those the order would be the primary key's too, and that could be walked.
+          and j.priority between line.priority and line.priority
+          and j.workspace_id between line.workspace_id and line.workspace_id and j.kind = any(:kinds)
+        order by j.priority, j.workspace_id, j.id limit :lanes
     ) c
     left join busy on busy.workspace_id = line.workspace_id
     order by line.priority, turn, c.id
-    limit :most
+    limit :lanes
 ), fresh as materialized (
     select id from queue.job
     where id = any(array(select id from candidate)) and coalesce(state = 'queued' and again_at is null, false)
@@ -232,7 +233,7 @@ with recursive paused as materialized (
     union all
     select id, 1, null, false, false from fresh
     order by line
-    limit :most
+    limit :lanes
 ), claimed as (
     update queue.job j set
         state = 'running',
@@ -250,7 +251,7 @@ with recursive paused as materialized (
               j.changed, j.skipped, j.failed, j.closing_tries, c.used_up, c.cancelled, c.cause, j.args,
               j.attempt_seconds, extract(epoch from j.again_at - statement_timestamp())::float8 as good_for
 ), told as (
-    select pg_notify('hub_job', string_agg(id::text, ',')) from claimed having :watched and count(*) > 0
+    select pg_notify('hub_job', string_agg(id::text, ',')) from claimed having count(*) > 0
 )
 select id, queue, kind, workspace_id, subject, attempt, max_attempts, claim, total, changed, skipped, failed,
        closing_tries, used_up, cancelled, cause, good_for,
@@ -260,6 +261,50 @@ select id, queue, kind, workspace_id, subject, attempt, max_attempts, claim, tot
 from claimed
 left join told on true
 order by priority, id;
+
+-- name: claim_ahead
+-- Take fresh jobs of a queue ahead of its lanes, of every workspace that waits up to :most, :most in all, the most urgent
+-- first. What is taken so is short and unwatched: nobody is told, and the commit need not wait for the disk.
+with recursive line as (
+    (
+        select priority, workspace_id from queue.job
+        where queue = :queue and state = 'queued' and again_at is null
+          and not exists (
+              select from queue.pause where queue = :queue and (until is null or until > statement_timestamp())
+          )
+        order by priority, workspace_id limit 1
+    )
+    union all
+    select next.priority, next.workspace_id
+    from line, lateral (
+        select j.priority, j.workspace_id from queue.job j
+        where j.queue = :queue and j.state = 'queued' and j.again_at is null
+          and (j.priority, j.workspace_id) > (line.priority, line.workspace_id)
+        order by j.priority, j.workspace_id limit 1
+    ) next
+), chosen as materialized (
+    select c.id from line cross join lateral (
+        select j.id from queue.job j
+        where j.queue = :queue and j.state = 'queued' and j.again_at is null
+          and j.priority between line.priority and line.priority
+          and j.workspace_id between line.workspace_id and line.workspace_id and j.kind = any(:kinds)
+        order by j.priority, j.workspace_id, j.id limit :most
+        for no key update skip locked
+    ) c
+    limit :most
+)
+update queue.job j set
+    state = 'running',
+    claim = :claim,
+    attempt = j.attempt + 1,
+    started_at = statement_timestamp(),
+    deadline_at = statement_timestamp() + make_interval(secs => j.attempt_seconds),
+    again_at = statement_timestamp() + make_interval(secs => least(:lease, j.attempt_seconds)),
+    version = j.version + 1
+where j.id = any(array(select id from chosen))
+returning j.id, j.kind, j.priority, j.workspace_id, j.subject, j.attempt, j.max_attempts, j.attempt_seconds,
+          coalesce(j.args, (select d.args from queue.detail d where d.job_id = j.id)) as args,
+          case when j.args is null then (select d.request_id from queue.detail d where d.job_id = j.id) end;
 
 -- name: look
 -- For each queue: seconds until its next job is due (a retry, or the end of a lease, anybody's) or its pause ends, and

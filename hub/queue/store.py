@@ -6,6 +6,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -287,26 +289,37 @@ def resume(connection: Connection, queue: str) -> bool:
 
 
 def claim(
-    connection: Connection,
-    queue: str,
-    kinds: list[str],
-    *,
-    claim: int,
-    lanes: int,
-    lease: float,
-    most: int | None = None,
-    watched: bool = True,
+    connection: Connection, queue: str, kinds: list[str], *, claim: int, lanes: int, lease: float
 ) -> list[Claimed]:
-    """Take jobs of the queue under the claim number; `lease` is seconds. In order of urgency.
-
-    At most `lanes` whose time has come and, with them, at most `most` in all (by default as many). `watched`: whether
-    pages are told.
-    """
+    """Take up to `lanes` jobs of the queue under the claim number; `lease` is seconds. In order of urgency."""
     statement = SQL["claim"].replace("%(lanes)s", str(int(lanes)))
-    statement = statement.replace("%(most)s", str(int(lanes if most is None else most)))
-    values = {"queue": queue, "kinds": kinds, "claim": claim, "lease": lease, "watched": watched}
+    values = {"queue": queue, "kinds": kinds, "claim": claim, "lease": lease}
     with connection.cursor(binary=True) as cursor:
         return [Claimed(*row) for row in cursor.execute(statement.encode(), values, prepare=True)]
+
+
+def claim_ahead(
+    connection: Connection, queue: str, kinds: list[str], *, claim: int, most: int, lease: float
+) -> list[Claimed]:
+    """Take up to `most` fresh jobs of a queue whose kinds are all claimed ahead. In order of urgency."""
+    values = {"queue": queue, "kinds": kinds, "claim": claim, "lease": lease}
+    with connection.cursor(binary=True) as cursor:
+        rows = cursor.execute(_claim_ahead(most), values, prepare=True).fetchall()
+    rows.sort(key=itemgetter(2, 0))
+    jobs = []
+    for job_id, kind, _, workspace_id, subject, attempt, max_attempts, seconds, args, request_id in rows:
+        jobs.append(
+            Claimed(
+                job_id, queue, kind, workspace_id, subject, attempt, max_attempts, claim, None, 0, 0, 0, 0,
+                False, False, None, min(lease, seconds), args, request_id, seconds,
+            )
+        )  # fmt: skip
+    return jobs
+
+
+@lru_cache
+def _claim_ahead(most: int) -> bytes:
+    return SQL["claim_ahead"].replace("%(most)s", str(int(most))).encode()
 
 
 def look(connection: Connection, queues: list[str], kinds: list[str]) -> list[Row]:

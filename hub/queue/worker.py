@@ -53,6 +53,7 @@ class Worker:
     def __init__(self, settings: Settings, lanes: dict[str, int]) -> None:
         self._settings = settings
         self._lanes = {queue: Lanes(queue, size, kind.of_queue(queue), self._wake) for queue, size in lanes.items()}
+        self._kinds = kind.all_kinds()
         self._database = Database(
             settings.database_url,
             application_name="hub worker",
@@ -142,14 +143,17 @@ class Worker:
 
     def _on_notify(self, _channel: str, queue: str) -> None:
         if lanes := self._lanes.get(queue):
-            lanes.hungry = True
+            lanes.fresh = True
             self._wake()
 
     def _on_reconnect(self) -> None:
         # Whatever was notified in the gap is lost.
-        for lanes in self._lanes.values():
-            lanes.hungry = True
+        self._look_everywhere()
         self._wake()
+
+    def _look_everywhere(self) -> None:
+        for lanes in self._lanes.values():
+            lanes.fresh = lanes.due = True
 
     def _dispatch(self) -> float:
         """Claim what fits into the free lanes; returns how many seconds the worker may sleep."""
@@ -160,6 +164,7 @@ class Worker:
             return self._next_time()
         except Exception as error:
             self._close_connections()
+            self._look_everywhere()
             if not is_connection_loss(error):
                 log.exception("claiming failed")
             else:
@@ -169,55 +174,50 @@ class Worker:
     def _claim_all(self) -> None:
         now = time.monotonic()
         for lanes in self._lanes.values():
-            lanes.hungry = lanes.hungry or lanes.claim_at <= now
-            if lanes.hungry:
-                self._feed(lanes)
+            lanes.due = lanes.due or lanes.claim_at <= now
+            if lanes.due or (lanes.fresh and not lanes.ahead):
+                self._claim(lanes)
+            if lanes.fresh and lanes.ahead:
+                self._claim_ahead(lanes)
 
-    def _feed(self, lanes: Lanes) -> None:
-        free, most = lanes.room()
-        if not most:
+    def _claim(self, lanes: Lanes) -> None:
+        """Claim for the free lanes: what is due, and fresh jobs."""
+        if not (free := lanes.free()):
             return
-        # Lowered before the claim is sent: what is enqueued while it runs raises it again.
-        lanes.hungry = False
-        lanes.claim_at = float("inf")
-        try:
-            claimed = self._claim(lanes, free, most)
-        except Exception:
-            lanes.hungry = True
-            raise
-        if claimed >= most:
-            lanes.hungry = True
+        # Lowered before the claim is sent: what is enqueued while it runs raises the flag again.
+        lanes.due, lanes.claim_at = False, float("inf")
+        lanes.fresh = lanes.fresh and lanes.ahead
+        claimed_at = time.monotonic()
+        jobs = store.claim(self._connection(ahead=False), **self._next_claim(lanes), lanes=free)
+        executions = [self._execution(Execution, job, self._keeper.hold([job], claimed_at)) for job in jobs]
+        lanes.put(executions, first=True)
+        if len(jobs) == free:
+            lanes.due = True
         else:
             lanes.look_at = 0.0
 
-    def _claim(self, lanes: Lanes, free: int, most: int) -> int:
-        self._counter += 1
+    def _claim_ahead(self, lanes: Lanes) -> None:
+        """Claim fresh jobs ahead of the lanes, if what waits there runs short."""
+        if not (most := lanes.room()):
+            return
+        lanes.fresh = False
         claimed_at = time.monotonic()
-        jobs = store.claim(
-            self._connection(lanes.ahead),
-            lanes.queue,
-            list(lanes.kinds),
-            claim=(self._number << 32) | self._counter,
-            lanes=free,
-            most=most,
-            lease=self._settings.queue_lease,
-            watched=not lanes.ahead,
-        )
+        jobs = store.claim_ahead(self._connection(ahead=True), **self._next_claim(lanes), most=most)
         if jobs:
-            lanes.put(self._executions(lanes, jobs, claimed_at))
-        return len(jobs)
+            held = self._keeper.hold(jobs, claimed_at)
+            lanes.put([self._execution(AheadExecution, job, held, self._completer) for job in jobs])
+        if len(jobs) == most:
+            lanes.fresh = True
+        else:
+            lanes.look_at = 0.0
 
-    def _executions(self, lanes: Lanes, jobs: list[Claimed], claimed_at: float) -> list[Execution]:
-        rest = (self._database, self._keeper, self._settings)
-        if not lanes.ahead:
-            return [Execution(job, self._keeper.hold([job], claimed_at), lanes.kinds[job.kind], *rest) for job in jobs]
-        held = self._keeper.hold(jobs, claimed_at)
-        return [
-            Execution(job, held, lanes.kinds[job.kind], *rest)
-            if job.must_start
-            else AheadExecution(self._completer, job, held, lanes.kinds[job.kind], *rest)
-            for job in jobs
-        ]
+    def _next_claim(self, lanes: Lanes) -> dict[str, Any]:
+        self._counter += 1
+        number = (self._number << 32) | self._counter
+        return {"queue": lanes.queue, "kinds": list(lanes.kinds), "claim": number, "lease": self._settings.queue_lease}
+
+    def _execution(self, make: type[Execution], job: Claimed, held: Held, *more: Any) -> Execution:
+        return make(job, held, self._kinds[job.kind], self._database, self._keeper, self._settings, *more)
 
     def _connection(self, ahead: bool) -> psycopg.Connection[Any]:
         """The connection to claim on. What is claimed ahead need not wait for the disk: lost in a crash of the server,
@@ -241,7 +241,7 @@ class Worker:
     def _look_where_due(self) -> None:
         """Learn when to claim again for the queues that were found empty, or not looked at for long."""
         now = time.monotonic()
-        due = {queue: lanes for queue, lanes in self._lanes.items() if lanes.look_at <= now and not lanes.hungry}
+        due = {queue: lanes for queue, lanes in self._lanes.items() if lanes.look_at <= now}
         if not due:
             return
         kinds = [name for lanes in due.values() for name in lanes.kinds]
@@ -250,7 +250,7 @@ class Worker:
         for row in store.look(self._connection(False), list(due), kinds):
             lanes = due[row["queue"]]
             lanes.look_at = latest
-            if row["fresh"]:
+            if row["fresh"] and not lanes.fresh:
                 lanes.claim_at = now + LOCKED_WAIT
             if row["due_in"] is not None:
                 lanes.claim_at = min(lanes.claim_at, now + max(row["due_in"] + 0.01, LOCKED_WAIT))
@@ -259,8 +259,9 @@ class Worker:
         """Seconds until something is due by the clock."""
         times = [self._next_loss(), time.monotonic() + self._settings.queue_backstop]
         for lanes in self._lanes.values():
-            if not lanes.hungry:
-                times += (lanes.look_at, lanes.claim_at)
+            times.append(lanes.look_at)
+            if not lanes.due:
+                times.append(lanes.claim_at)
             if lanes.stale_at is not None:
                 times.append(lanes.stale_at)
         return max(0.0, min(times) - time.monotonic())
@@ -320,7 +321,8 @@ class Worker:
         hung = {execution for execution in running if self._is_hung(execution.held)}
         for execution in running:
             execution.held.stop.set()
-        self._try(lambda: self._give_back_unstarted(unstarted))
+        self._try(lambda: self._give_back_unstarted([one for one in unstarted if isinstance(one, AheadExecution)]))
+        self._give_back([one for one in unstarted if not isinstance(one, AheadExecution)])
         give_up_at = time.monotonic() + self._settings.queue_grace
         hanging = [left for lanes in self._lanes.values() for left in lanes.await_idle(give_up_at, hung)]
         self._give_back(hanging)
