@@ -409,6 +409,7 @@ JOBS = {
     # What each kind is called, what its items are, and how its results are told. A kind without words of its own is
     # told with those of `jobs.any`.
     "jobs.kind.course.tag": "Tag a course",
+    "jobs.kind.workspace.backup": "Back up a workspace",
     "jobs.any.unit": "items",
     "jobs.any.figure": "{done} of {count} items ({percent}%)",
     "jobs.any.figure_still": "{done} of {count} items.",
@@ -442,6 +443,25 @@ JOBS = {
     "jobs.any.cancel_done": "{done} of {count} items are already done and stay done.",
     "jobs.any.new_failures": "{count} more items failed. Show them",
     "jobs.any.failures_none": "No items have failed.",
+    "jobs.workspace.backup.unit": "records",
+    "jobs.workspace.backup.figure": "{done} of {count} records ({percent}%)",
+    "jobs.workspace.backup.figure_still": "{done} of {count} records.",
+    "jobs.workspace.backup.figure_stopping": "Stopping at {done} of {count} records.",
+    "jobs.workspace.backup.figure_retrying": "It got to {done} of {count} records. Waiting to try again.",
+    "jobs.workspace.backup.figure_ended": "{done} of {count} records",
+    "jobs.workspace.backup.figure_partly": "It got to {done} of {count} records.",
+    "jobs.workspace.backup.changed": "{count} records read",
+    "jobs.workspace.backup.changed.one": "1 record read",
+    "jobs.workspace.backup.kept": "The unfinished backup was deleted. Earlier backups are untouched.",
+    "jobs.workspace.backup.nothing": "Earlier backups are untouched.",
+    "jobs.workspace.backup.all_done": "Backup finished in {duration}: {count} records. Checked.",
+    "jobs.workspace.backup.all_done_tries": "Backup finished, in {tries} attempts: {count} records. Checked.",
+    "jobs.workspace.backup.stop_after": "It stops within seconds. The unfinished backup is deleted.",
+    "jobs.workspace.backup.speed": "{count} records a minute",
+    "jobs.workspace.backup.speed.one": "1 record a minute",
+    "jobs.workspace.backup.cancel_done": "{done} of {count} records are written.",
+    "jobs.workspace.backup.cancel_rest": "The unfinished backup will be deleted. Earlier backups are kept.",
+    "jobs.workspace.backup.hint_retrying": "It will begin again with the workspace as it is then.",
     "jobs.course.tag.unit": "pages",
     "jobs.course.tag.figure": "{done} of {count} pages ({percent}%)",
     "jobs.course.tag.figure_still": "{done} of {count} pages.",
@@ -529,7 +549,7 @@ JOBS = {
     "jobs.left.hours_half": "About {count}½ hours",
     "jobs.left.long": "More than 4 hours",
     "jobs.left.unknown": "Working out the time left",
-    "jobs.hint.retrying": "What is done is not done twice.",
+    "jobs.any.hint_retrying": "What is done is not done twice.",
     # Durations, in words that a screen reader speaks right.
     "size.bytes": "{count} bytes",
     "size.bytes.one": "1 byte",
@@ -552,6 +572,14 @@ JOBS = {
     "jobs.code.edit_conflict": "The page kept changing while it was being tagged",
     "jobs.code.page_missing": "The page was deleted or moved to another course",
     "jobs.code.too_many_tags": "The page would have more than 100 tags",
+    "jobs.code.backup_no_space": "There is no space left where backups are kept",
+    "jobs.code.backup_read_only": "Nothing can be written where backups are kept",
+    "jobs.code.backup_refused": "The storage for backups refused the file",
+    "jobs.code.backup_away": "The storage for backups did not answer",
+    "jobs.code.backup_missing": "The backup's file is no longer there",
+    "jobs.code.backup_gone": "The backup was removed while it was being made",
+    "jobs.code.backup_damaged": "The file is damaged",
+    "jobs.code.backup_structure": "The file is damaged",
     "jobs.code.other": "Another reason ({code})",
     "jobs.advice.edit_conflict": "Run the job again when nobody edits the page.",
     "jobs.advice.page_missing": "Nothing to do.",
@@ -692,7 +720,7 @@ JOBS = {
     "jobs.live.ended": "No more updates: this job has ended.",
     "jobs.live.quiet": "No sign of life from the worker for {duration}. If it does not come back, Hub will try again"
     " at {at}.",
-    "jobs.live.quiet_over": "The worker stopped responding. Hub is about to try again. What is done is not done twice.",
+    "jobs.live.quiet_over": "The worker stopped responding. Hub is about to try again.",
     "jobs.live.quiet_back": "The worker is back.",
     "jobs.live.in": "Due in {duration}.",
     # Cancel and run again.
@@ -710,6 +738,7 @@ JOBS = {
     "jobs.cancel.cancelled": "Cancelled. Nothing was changed.",
     "jobs.cancel.was_over": "This job had ended before it could be cancelled.",
     "jobs.started.course.tag": "Tagging started. You can leave this page; it carries on.",
+    "jobs.started.workspace.backup": "Backup started. You can leave this page; it carries on.",
     "jobs.started": "The job has started. You can leave this page; it carries on.",
     "jobs.already_started": "You already started this job.",
     # Starting a job.
@@ -724,6 +753,11 @@ JOBS = {
     "jobs.any.start.active": "A job is at work here",
     "jobs.any.start.active_text": "{name} asked for it, {at}; {percent}% is done. Yours will run beside it.",
     "jobs.any.start.active_waiting": "{name} asked for it, {at}; it has not begun. Yours will run beside it.",
+    "jobs.workspace.backup.start.title": "Back up {subject}",
+    "jobs.workspace.backup.start.lead": "Everything in this workspace goes into one file, which you can download, check"
+    " and restore.",
+    "jobs.workspace.backup.start.button": "Back up now",
+    "jobs.workspace.backup.start.active": "A backup is being made now",
     "jobs.course.tag.start.title": "Tag {subject}",
     "jobs.course.tag.start.lead": "Tags that are there stay: nothing is ever replaced.",
     "jobs.course.tag.start.button": "Start tagging",
@@ -932,6 +966,20 @@ AUDIT = {
 }
 
 # --- backups ---
+README = """\
+This is a backup of a Hub workspace, in the format hub-backup, version 1.
+
+data/*.jsonl   what the workspace held, one record a line, as JSON in UTF-8
+files/         files that belong to it, each under its SHA-256
+manifest.json  what is in here: size, SHA-256 and number of records of each part, and what was left out and why
+
+To check it:    hub backup verify FILE
+To restore it:  hub backup restore FILE --name NAME
+
+Restoring makes a new workspace; it never changes one that is there. The comment of this zip file is the SHA-256 of all
+bytes before it. Do not change the file or pack it anew: it would no longer be taken for whole.
+"""
+
 BACKUPS = {
     "backup.title": "Backup of {at}",
     "backup.check.ok": "whole",
@@ -939,6 +987,16 @@ BACKUPS = {
     "backup.check.missing": "its file is missing",
     "backup.error.keep": "Enter a whole number from 1 to {most}.",
     "backup.error.days": "Enter a whole number of days from 1 to {most}.",
+    "backup.excluded.passwords": "Passwords and other secrets never leave Hub.",
+    "backup.excluded.sessions": "Who is signed in means nothing in a restored workspace.",
+    "backup.excluded.audit_trail": "The audit trail stays in Hub, where it cannot be changed or removed.",
+    "backup.excluded.jobs": "The jobs of a workspace stay in Hub, with their history.",
+    "backup.excluded.backups": "Backups hold no other backups.",
+    "backup.excluded.support_visits": "Visits of support staff belong to their sessions.",
+    "backup.excluded.rate_limits": "Counters of requests are good for a minute.",
+    "backup.readme": README,
+    "error.backup_file_missing": "The file of this backup is no longer there.",
+    "error.backup_store_away": "The storage for backups does not answer at the moment.",
     "error.no_backup": "This backup is no longer there, or not yet.",
     "error.backup_in_work": "This backup is still being made. Cancel its job instead.",
 }

@@ -15,7 +15,7 @@ from hub.db import driver
 from hub.models import audit
 from hub.models.workspace import Workspace
 from hub.queue import store
-from hub.queue.job import Ended
+from hub.queue.job import Ended, Fail
 
 
 @dataclass(frozen=True)
@@ -105,3 +105,19 @@ def actor_of(connection: store.Connection, job_id: int) -> tuple[UUID, str]:
     asked = store.requested_by(connection, job_id)
     assert asked is not None, "a job of people has a request"
     return asked["actor_id"], asked["actor_name"]
+
+
+def require_admin(connection: store.Connection, workspace_id: UUID, actor_id: UUID | None) -> None:
+    """Raise Fail if person, membership and workspace are not all enabled any more, or the role is no longer admin."""
+    row = connection.execute(_IS_ADMIN, {"workspace": workspace_id, "actor": actor_id}, prepare=True).fetchone()
+    if row is None:
+        raise Fail("actor_not_authorized")
+
+
+_IS_ADMIN = b"""
+    select 1 from hub.membership m
+    join hub.person p on p.id = m.person_id
+    join hub.workspace w on w.id = m.workspace_id
+    where m.workspace_id = %(workspace)s and m.person_id = %(actor)s
+      and m.role = 'admin' and m.enabled and p.enabled and w.enabled
+"""

@@ -313,7 +313,7 @@ def slots(job: Job, zone: tzinfo) -> Slots:
         counts=_counts(job),
         failed=job.failed,
         until=job.again_at if name in ("retrying", "scheduled") else None,
-        hint=words.say("jobs.hint.retrying") if name == "retrying" else None,
+        hint=of_kind(job.kind, "hint_retrying") if name == "retrying" else None,
     )
 
 

@@ -353,9 +353,10 @@ class _Bounded:
 
     def read(self, size: int = -1) -> bytes:
         """As of a file. Raises zipfile.BadZipFile for too much."""
-        if size < 0 or size > MAX_DIRECTORY:
+        data = self._file.read(MAX_DIRECTORY + 1 if size < 0 else min(size, MAX_DIRECTORY + 1))
+        if len(data) > MAX_DIRECTORY:
             raise zipfile.BadZipFile("too much at once")
-        return self._file.read(size)
+        return data
 
 
 def check(file: IO[bytes], sha256: str | None = None, moved: Callable[[int], None] = lambda rows: None) -> Manifest:

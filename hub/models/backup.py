@@ -293,6 +293,11 @@ def in_making(session: Session, workspace_id: uuid.UUID) -> set[uuid.UUID]:
     return set(session.scalars(select(Backup.id).where(Backup.workspace_id == workspace_id, Backup.state == "making")))
 
 
+def workspace_of_job(session: Session, job_id: int) -> uuid.UUID | None:
+    """The workspace whose backup the job was to make."""
+    return session.scalar(select(Backup.workspace_id).where(Backup.job_id == job_id))
+
+
 def record(
     session: Session,
     action: str,

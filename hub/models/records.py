@@ -31,10 +31,11 @@ Connection = psycopg.Connection[Any]
 
 # Rows that a cursor gives at once. They are not held: each is passed on as it arrives.
 BLOCK = 500
-# Seconds that one statement on a snapshot may take, and that its transaction may wait for us; a frozen process must not
-# hold the database's old rows for ever.
+# Seconds that one statement on a snapshot may take, that its transaction may wait for us, and that it waits for the
+# lock of another. A frozen process must not hold the database's old rows for ever.
 STATEMENT = 1800.0
 IDLE = 900.0
+LOCK = 60.0
 
 TABLES = ("workspace", "members", "tags", "courses", "pages", "page_tags")
 # What is not in a backup, with the key of the reason; a reader of the archive finds both in its manifest.
@@ -52,7 +53,7 @@ def snapshot(url: str) -> Iterator[Connection]:
     worker may. Meanwhile the server keeps the old versions of all rows that others change.
     """
     with db.connect(
-        url, application_name="hub backup", statement_timeout=STATEMENT, lock_timeout=IDLE, idle_timeout=IDLE
+        url, application_name="hub backup", statement_timeout=STATEMENT, lock_timeout=LOCK, idle_timeout=IDLE
     ) as connection:
         connection.isolation_level = IsolationLevel.REPEATABLE_READ
         connection.read_only = True

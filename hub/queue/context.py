@@ -143,7 +143,8 @@ class Context:
     def fence(self, connection: psycopg.Connection[Any]) -> None:
         """Hold the claim until a transaction on `connection` ends, so that it commits only what is ours to write.
 
-        To be called last but for such writes. Raises LeaseLost, Cancelled or Interrupted.
+        Call it late: nobody can renew or cancel the job until that transaction has ended. Raises LeaseLost, Cancelled
+        or Interrupted.
         """
         self._held.check()
         if not store.fence(connection, self.job):

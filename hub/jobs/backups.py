@@ -1,0 +1,190 @@
+"""What making, checking, restoring and downloading backups share: their files, and what can go wrong with those."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from hub import __version__, words
+from hub.clients.blob import BlobError, Store, open_store
+from hub.config import Settings
+from hub.db import Database
+from hub.errors import NotFound, Unavailable
+from hub.models import archive, audit, backup, records
+from hub.models.archive import Unreadable, Writer
+from hub.models.backup import Backup
+from hub.queue import Context, Fail
+
+log = logging.getLogger(__name__)
+
+
+def folder_of(workspace_id: uuid.UUID) -> str:
+    """Where the files of a workspace's backups are."""
+    return f"backups/{workspace_id}"
+
+
+def key_of(workspace_id: uuid.UUID, backup_id: uuid.UUID, claim: int) -> str:
+    """The key of a backup's file. Every attempt has one of its own, so that no two ever write the same file."""
+    return f"{folder_of(workspace_id)}/{backup_id}-{claim:x}.zip"
+
+
+@contextmanager
+def failing(context: Context) -> Iterator[None]:
+    """Turn a store's refusal into the job's failure: at once if trying again is of no use, else after the attempts."""
+    try:
+        yield
+    except BlobError as error:
+        if error.code != "away" or context.job.attempt >= context.job.max_attempts:
+            raise Fail(f"backup_{error.code}") from error
+        raise
+    except Unreadable as error:
+        raise Fail(f"backup_{error.code}") from error
+
+
+# What stands in every archive
+
+
+def write(
+    writer: Writer,
+    connection: records.Connection,
+    workspace_id: uuid.UUID,
+    told: dict[str, Any],
+    moved: Callable[[int], None],
+) -> Iterator[bytes]:
+    """A whole archive of the workspace as the snapshot `connection` sees it, in pieces.
+
+    `told`: more for the manifest. `moved` is called for every record with the bytes it has.
+    """
+    yield from writer.readme(words.say("backup.readme"))
+    for table in records.TABLES:
+        yield from writer.table(table, _counted(records.rows(connection, table, workspace_id), moved))
+    yield from writer.finish(told)
+
+
+def manifest(
+    connection: records.Connection, workspace_id: uuid.UUID, actor: audit.Actor, job_id: int | None = None
+) -> dict[str, Any]:
+    """What the manifest tells beside its entries, read from the snapshot."""
+    at = records.moment(connection)
+    row = connection.execute(_ABOUT, [workspace_id]).fetchone()
+    if row is None:
+        raise NotFound
+    revision, slug, name = row
+    return {
+        "app_version": __version__,
+        "schema_revision": revision,
+        "created_at": at.isoformat().replace("+00:00", "Z"),
+        "workspace": {"id": str(workspace_id), "slug": slug, "name": name},
+        "job_id": job_id,
+        "actor": {"id": None if actor.id is None else str(actor.id), "name": actor.name},
+        "counts": records.count(connection, workspace_id),
+        "excluded": [{"what": what, "why": words.say(f"backup.excluded.{what}")} for what in records.EXCLUDED],
+    }
+
+
+def _counted(rows: Iterator[bytes], moved: Callable[[int], None]) -> Iterator[bytes]:
+    for row in rows:
+        yield row
+        moved(len(row))
+
+
+_ABOUT = """
+    select (select max(revision) from hub.schema_revision), slug, name from hub.workspace where id = %s
+"""
+
+
+# Backups that are there
+
+
+def read(settings: Settings, found: Backup, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+    """The bytes of a backup's file from `start`, before `end`, in pieces, for a download.
+
+    Raises, before the first piece, NotFound("backup_file_missing") or Unavailable("backup_store_away").
+    """
+    assert found.storage_key is not None
+    try:
+        return open_store(settings).read(found.storage_key, start, end)
+    except BlobError as error:
+        raise _refusal(error) from error
+
+
+def check(database: Database, settings: Settings, found: Backup, actor: audit.Actor) -> Backup:
+    """Read a backup's file again from end to end, and note what was found, with its event; returns the backup.
+
+    It holds no transaction meanwhile. Raises Unavailable if the store does not answer, and NotFound if the backup is
+    deleted meanwhile.
+    """
+    result, entry = "ok", None
+    assert found.storage_key is not None
+    try:
+        with open_store(settings).open(found.storage_key) as file:
+            archive.check(file, found.sha256)
+    except Unreadable as error:
+        result, entry = "damaged", None if error.code == "structure" else error.entry
+    except BlobError as error:
+        if error.code != "missing":
+            raise _refusal(error) from error
+        result = "missing"
+    with database.transaction() as session:
+        return backup.mark_checked(session, found, result, actor, entry=entry)
+
+
+def remove_file(settings: Settings, key: str) -> None:
+    """Remove the file of a backup whose deletion has committed; what cannot be removed goes with the next backup."""
+    try:
+        open_store(settings).delete(key)
+    except BlobError as error:
+        log.warning("the file of a deleted backup stays for now: %s", error)
+
+
+def _refusal(error: BlobError) -> NotFound | Unavailable:
+    log.warning("a backup cannot be read: %s", error)
+    return NotFound("backup_file_missing") if error.code == "missing" else Unavailable("backup_store_away")
+
+
+# Files that are nobody's
+
+
+def sweep(database: Database, store: Store, workspace_id: uuid.UUID, mine: tuple[uuid.UUID, str] | None = None) -> None:
+    """Remove the files of a workspace that no backup names: what killed workers left, and what has expired.
+
+    The files of backups that are being made stay, but for `mine`: of that backup, only the files of that key stay.
+    """
+    # Files first: one that appears after this look, or is published after it, is then found in the rows.
+    keys = store.keys(folder_of(workspace_id))
+    with database.transaction() as session:
+        claimed = backup.claimed_keys(session, workspace_id)
+        making = backup.in_making(session, workspace_id)
+    for key in keys:
+        if key in claimed or _is_kept(key, making, mine):
+            continue
+        log.info("a file that no backup names is removed", extra={"key": key})
+        store.discard(key)
+
+
+def _is_kept(key: str, making: set[uuid.UUID], mine: tuple[uuid.UUID, str] | None) -> bool:
+    try:
+        backup_id = uuid.UUID(key.rpartition("/")[2][:36])
+    except ValueError:
+        # Not one of ours: it is not for us to remove.
+        return True
+    if mine is not None and backup_id == mine[0]:
+        return key.startswith(mine[1])
+    return backup_id in making
+
+
+def discard(store: Store, *keys: str) -> None:
+    """Remove what an attempt has written, if that can be done now; else the next backup does."""
+    for key in keys:
+        with suppress(BlobError):
+            store.delete(key)
+
+
+def record_downloaded(session: Session, found: Backup, actor: audit.Actor) -> None:
+    """Write the event of a download."""
+    backup.record(session, "backup.downloaded", found, actor, {"bytes": found.bytes})
