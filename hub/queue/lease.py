@@ -64,7 +64,7 @@ class Held:
 class LeaseKeeper:
     """Renews every held claim every `renew` seconds for `lease` seconds; one thread, one connection.
 
-    On the same connection it gives the worker's signs of life, if `worker` is its number.
+    On the same connection it gives the worker's signs of life, if `worker` is its number, and tells whether it hears.
     """
 
     def __init__(self, url: str, *, lease: float, renew: float, worker: int | None = None) -> None:
@@ -73,6 +73,8 @@ class LeaseKeeper:
         self._renew = renew
         self._worker = worker
         self._beat_at = time.monotonic() + BEAT if worker else float("inf")
+        self._listening = False
+        self._listening_since = time.monotonic()
         self._held: set[Held] = set()
         self._moved: set[int] = set()
         self._lock = threading.Condition()
@@ -124,6 +126,13 @@ class LeaseKeeper:
                 self._moved.add(job_id)
                 self._lock.notify()
 
+    def listens(self, listening: bool) -> None:
+        """Note in the worker's row, at once, that notifications reach it, or no longer do."""
+        with self._lock:
+            self._listening, self._listening_since = listening, time.monotonic()
+            self._beat_at = self._listening_since
+            self._lock.notify()
+
     def _run(self) -> None:
         next_pulse = 0.0
         while True:
@@ -144,7 +153,8 @@ class LeaseKeeper:
                     store.announce_progress(self._open(), moved)
                 for held in due:
                     self._renew_one(held)
-            except psycopg.Error as error:
+            except Exception as error:
+                # Whatever it is: without this thread the worker would look well while it loses every job.
                 self._recover(error, due)
         if self._connection:
             self._connection.close()
@@ -160,7 +170,8 @@ class LeaseKeeper:
         # The next one is due also if this one fails: a sign of life is not worth a storm.
         self._beat_at = now + BEAT
         assert self._worker is not None
-        store.beat(self._open(), self._worker)
+        seconds = time.monotonic() - self._listening_since
+        store.beat(self._open(), self._worker, listening=self._listening, seconds=seconds)
 
     def _renew_one(self, held: Held) -> None:
         sent_at = time.monotonic()
@@ -187,8 +198,11 @@ class LeaseKeeper:
             return store.renew(self._open(), ids[0], claim, self.lease)
         return store.renew_many(self._open(), ids, claim, self.lease)
 
-    def _recover(self, error: psycopg.Error, due: list[Held]) -> None:
-        log.warning("leases cannot be renewed: %s", type(error).__name__)
+    def _recover(self, error: Exception, due: list[Held]) -> None:
+        if isinstance(error, psycopg.Error):
+            log.warning("leases cannot be renewed: %s", type(error).__name__)
+        else:
+            log.exception("renewing leases failed")
         if self._connection:
             self._connection.close()
             self._connection = None

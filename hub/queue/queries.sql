@@ -145,8 +145,11 @@ select pg_notify('hub_job', :ids);
 insert into queue.worker (name, version, lanes) values (:name, :version, :lanes::jsonb) returning id;
 
 -- name: beat
--- A worker's sign of life.
-update queue.worker set seen_at = statement_timestamp() where id = :id;
+-- A worker's sign of life, with whether notifications reach it, and for how many seconds that has been so.
+update queue.worker
+set seen_at = statement_timestamp(), listening = :listening,
+    listening_since = statement_timestamp() - make_interval(secs => :seconds::float8)
+where id = :id;
 
 -- name: stop_worker
 -- The worker has drained.

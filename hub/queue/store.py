@@ -265,9 +265,10 @@ def start_worker(connection: Connection, name: str, lanes: dict[str, int]) -> in
     return number
 
 
-def beat(connection: Connection, worker_id: int) -> None:
-    """Note that the worker lives."""
-    connection.execute(SQL["beat"].encode(), {"id": worker_id}, prepare=True)
+def beat(connection: Connection, worker_id: int, *, listening: bool, seconds: float) -> None:
+    """Note that the worker lives; whether notifications reach it, and for how many seconds that has been so."""
+    values = {"id": worker_id, "listening": listening, "seconds": seconds}
+    connection.execute(SQL["beat"].encode(), values, prepare=True)
 
 
 def stop_worker(connection: Connection, worker_id: int) -> None:

@@ -138,6 +138,7 @@ class Worker:
             self._on_reconnect,
             settings.queue_listen_ping,
             "hub worker listener",
+            lambda: self._keeper.listens(False),
         )
         self._listener.start()
 
@@ -147,6 +148,7 @@ class Worker:
             self._wake()
 
     def _on_reconnect(self) -> None:
+        self._keeper.listens(True)
         # Whatever was notified in the gap is lost.
         self._look_everywhere()
         self._wake()

@@ -17,13 +17,15 @@ from hub import config, log
 from hub import jobs as jobs
 from hub.queue import EXCLUSIVE, Context, Kind, register, worker
 
+# How a process ends whose handler ends it.
+EXIT = 7
 _meeting = threading.Barrier(2)
 
 
 class Act(pydantic.BaseModel):
     """What the handler shall do."""
 
-    act: Literal["return", "raise", "die", "hang", "meet"] = "return"
+    act: Literal["return", "raise", "die", "exit", "hang", "meet"] = "return"
 
 
 def act(context: Context, args: Act) -> None:
@@ -32,6 +34,8 @@ def act(context: Context, args: Act) -> None:
         raise ValueError("as told")
     if args.act == "die":
         os.kill(os.getpid(), signal.SIGKILL)
+    if args.act == "exit":
+        os._exit(EXIT)
     if args.act == "hang":
         threading.Event().wait()
     if args.act == "meet":

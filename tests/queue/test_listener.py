@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import queue
-import select
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import psycopg
@@ -15,6 +15,7 @@ from hub.db import Database
 from hub.queue.listener import Listener
 from tests.factories import run
 from tests.processes import until
+from tests.queue.hole import Hole
 
 NAME = "tests listener"
 PATIENCE = 30
@@ -26,9 +27,15 @@ class Ear:
     def __init__(self, url: str, ping: float) -> None:
         self.heard: queue.Queue[tuple[str, str]] = queue.Queue()
         self.connected: queue.Queue[None] = queue.Queue()
-        channels = ("hub_queue", "hub_job")
+        self.lost: queue.Queue[None] = queue.Queue()
         self.listener = Listener(
-            url, channels, lambda *note: self.heard.put(note), lambda: self.connected.put(None), ping, NAME
+            url,
+            ("hub_queue", "hub_job"),
+            lambda *note: self.heard.put(note),
+            lambda: self.connected.put(None),
+            ping,
+            NAME,
+            lambda: self.lost.put(None),
         )
 
 
@@ -56,53 +63,76 @@ def test_it_hears_its_channels_in_order(database: Database) -> None:
     assert heard == [("hub_queue", "workspace.jobs"), ("hub_job", "12"), ("hub_job", "14")]
 
 
-def test_it_connects_again_and_says_so_when_its_connection_is_cut(database: Database, admin_url: str) -> None:
+def cut(admin_url: str) -> None:
+    """End the listener's connection on the server."""
+    with psycopg.connect(admin_url) as connection:
+        connection.execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() "
+            "and application_name = %s",
+            [NAME],
+        )
+
+
+def test_it_hears_again_however_often_its_connection_is_cut(database: Database, admin_url: str) -> None:
     with listening(database.url) as ear:
-        with psycopg.connect(admin_url) as connection:
-            connection.execute(
-                "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() "
-                "and application_name = %s",
-                [NAME],
-            )
-        ear.connected.get(timeout=PATIENCE)
-        notify(database, "hub_job", "1")
-        assert ear.heard.get(timeout=PATIENCE) == ("hub_job", "1")
-
-
-def test_what_arrives_together_with_the_answer_to_a_ping_is_heard(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The wait for news sees nothing, though a notification is under way: then the ping's answer brings it."""
-    deaf = True
-
-    def select_nothing(*files: Any) -> Any:
-        nonlocal deaf
-        if not deaf:
-            return select.select(*files)
-        deaf = False
-        notify(database, "hub_job", "7")
-        return [], [], []
-
-    class Deaf:
-        select = staticmethod(select_nothing)
-
-    monkeypatch.setattr("hub.queue.listener.select", Deaf)
-    with listening(database.url) as ear:
-        assert ear.heard.get(timeout=PATIENCE) == ("hub_job", "7")
-
-
-def test_a_ping_on_a_dead_connection_leads_to_a_new_one(database: Database, admin_url: str) -> None:
-    with listening(database.url, ping=0.05) as ear:
         for number in range(3):
-            with psycopg.connect(admin_url) as connection:
-                connection.execute(
-                    "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() "
-                    "and application_name = %s",
-                    [NAME],
-                )
+            cut(admin_url)
             ear.connected.get(timeout=PATIENCE)
+            assert ear.lost.get(timeout=PATIENCE) is None
             notify(database, "hub_job", str(number))
             assert ear.heard.get(timeout=PATIENCE) == ("hub_job", str(number))
+
+
+def test_a_half_open_connection_is_given_up_after_one_ping_without_answer(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "hub.queue.listener")
+    with closing(Hole(database.url)) as hole, listening(hole.url, ping=1.0) as ear:
+        hole.swallow()
+        # Into the gap: this one is lost, and the owner is told to look for itself.
+        notify(database, "hub_job", "1")
+        ear.connected.get(timeout=PATIENCE)
+        notify(database, "hub_job", "2")
+        assert ear.heard.get(timeout=PATIENCE) == ("hub_job", "2")
+        assert hole.swallowed.count(b"notify") == 1
+    assert ear.lost.qsize() == 1
+    told = [record.getMessage() for record in caplog.records]
+    assert told == ["listening connection lost: it does not bring its own notification", "listening again"]
+
+
+def test_it_does_not_say_that_it_listens_while_no_notification_reaches_it(
+    database: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A pooler in transaction mode takes LISTEN and brings nothing."""
+    ask = Listener._ask
+    monkeypatch.setattr(Listener, "_ask", lambda self, pgconn, query: ask(self, pgconn, query + b"; unlisten *"))
+    ear = Ear(database.url, ping=0.1)
+    ear.listener.start()
+    until(lambda: len(caplog.records) >= 2)
+    ear.listener.stop()
+    assert {record.getMessage() for record in caplog.records} == {
+        "listening connection lost: it does not bring its own notification"
+    }
+    assert ear.connected.empty() and ear.lost.empty()
+
+
+def test_an_owner_that_raises_does_not_make_it_deaf(database: Database, caplog: pytest.LogCaptureFixture) -> None:
+    heard: queue.Queue[str] = queue.Queue()
+
+    def hear(_channel: str, payload: str) -> None:
+        heard.put(payload)
+        raise KeyError(payload)
+
+    connected: queue.Queue[None] = queue.Queue()
+    listener = Listener(database.url, ("hub_job",), hear, lambda: connected.put(None), 60.0, NAME)
+    listener.start()
+    for number in ("1", "2"):
+        connected.get(timeout=PATIENCE)
+        notify(database, "hub_job", number)
+        assert heard.get(timeout=PATIENCE) == number
+    connected.get(timeout=PATIENCE)
+    listener.stop()
+    assert "listening failed" in caplog.text
 
 
 def test_it_stops_while_nothing_is_said(database: Database, admin_url: str) -> None:

@@ -6,7 +6,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from tests.factories import row, rows, run
 from tests.invariants import Watch, invariants, watch
 from tests.processes import Program, until
 from tests.queue import entry
+from tests.queue.hole import Hole
 
 __all__ = ["invariants", "watch"]
 pytestmark = pytest.mark.usefixtures("invariants")
@@ -275,6 +276,40 @@ def test_an_idle_worker_whose_listening_connection_was_cut_hears_again(
     until_state(database, enqueue(database), "succeeded")
 
 
+def listens(database: Database) -> bool:
+    """Whether the one worker's row says that notifications reach it."""
+    (listening,) = row(database, "select listening from queue.worker")
+    return bool(listening)
+
+
+def test_a_worker_whose_listening_connection_is_half_open_notices_and_hears_again(
+    database: Database, start: Start
+) -> None:
+    with closing(Hole(database.url)) as hole:
+        through = {"HUB_LISTEN_DATABASE_URL": hole.url, "HUB_QUEUE_LISTEN_PING": "1"}
+        worker = start("test.act=1", **RARELY | through)
+        until_state(database, enqueue(database), "succeeded")
+        until(lambda: listens(database))
+        hole.swallow()
+        until_state(database, enqueue(database), "succeeded")
+        worker.await_line("listening connection lost: it does not bring its own notification")
+        worker.await_line("listening again")
+        until_state(database, enqueue(database), "succeeded")
+
+
+def test_a_worker_that_cannot_listen_says_so_in_its_row_and_looks_for_work_at_the_backstop(
+    database: Database, start: Start
+) -> None:
+    hole = Hole(database.url)
+    start("test.act=1", HUB_LISTEN_DATABASE_URL=hole.url, HUB_QUEUE_LISTEN_PING="600", HUB_QUEUE_BACKSTOP="1")
+    until(lambda: listens(database))
+    since = row(database, "select listening_since from queue.worker").listening_since
+    hole.close()
+    until(lambda: not listens(database))
+    assert row(database, "select listening_since from queue.worker").listening_since > since
+    until_state(database, enqueue(database), "succeeded")
+
+
 def test_a_worker_wakes_for_the_next_due_time(database: Database, start: Start) -> None:
     start("test.act=1", **RARELY | {"HUB_QUEUE_RETRY_BASE": "0.05"})
     job_id = enqueue(database, act="raise")
@@ -285,13 +320,14 @@ def test_a_worker_wakes_for_the_next_due_time(database: Database, start: Start) 
 def test_a_job_that_kills_its_workers_runs_out_of_attempts_and_costs_no_neighbour_one(
     database: Database, start: Start
 ) -> None:
-    poison = enqueue(database, act="die")
+    poison = enqueue(database, act="exit")
     good = [enqueue(database) for _ in range(10)]
     for _ in range(3):
-        assert start("test.act=1", **BRIEFLY).wait() == -signal.SIGKILL
+        assert start("test.act=1", **BRIEFLY).wait() == entry.EXIT
     start("test.act=1", **BRIEFLY)
     ended = until_state(database, poison, "failed")
     assert (ended.attempt, ended.code) == (3, "worker_lost")
+    assert attempts(database, poison) == [(number, "lost", "worker_lost") for number in (1, 2, 3)]
     assert [letter.job_id for letter in rows(database, "select job_id from queue.dead_letter")] == [poison]
     for job_id in good:
         assert until_state(database, job_id, "succeeded").attempt == 1

@@ -163,6 +163,9 @@ create table queue.worker (
     started_at timestamptz not null default statement_timestamp(),
     -- The last sign of life; see store.WORKER_SILENT.
     seen_at    timestamptz not null default statement_timestamp(),
+    -- Whether notifications reach it, and since when that is so. While they do not, it finds jobs by looking.
+    listening  boolean not null default false,
+    listening_since timestamptz not null default statement_timestamp(),
     stopped_at timestamptz
 ) with (fillfactor = 70);
 create index worker_live on queue.worker (seen_at) where stopped_at is null;
