@@ -22,6 +22,10 @@ from hub.queue import Context, Fail
 
 log = logging.getLogger(__name__)
 
+# The actor's right is checked again after so many records, or bytes of them.
+BLOCK_RECORDS = 500
+BLOCK_BYTES = 4_000_000
+
 
 def folder_of(workspace_id: uuid.UUID) -> str:
     """Where the files of a workspace's backups are."""

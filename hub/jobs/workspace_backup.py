@@ -28,10 +28,6 @@ from hub.models.backup import Backup
 from hub.models.workspace import Workspace
 from hub.queue import Context, Ended, Fail, Kind, register, store
 
-# The right is checked again after so many records, or bytes of them.
-BLOCK_RECORDS = 500
-BLOCK_BYTES = 4_000_000
-
 
 class Command(BaseModel):
     """What a person asks for: the workspace they are in."""
@@ -123,7 +119,7 @@ class Making:
         self._done += 1
         self._block_records += 1
         self._block_bytes += size
-        if self._block_records >= BLOCK_RECORDS or self._block_bytes >= BLOCK_BYTES:
+        if self._block_records >= backups.BLOCK_RECORDS or self._block_bytes >= backups.BLOCK_BYTES:
             self._block_records = self._block_bytes = 0
             people.require_admin(self._context.connection, self._job.workspace_id, self._actor.id)
         self._report()

@@ -231,7 +231,7 @@ class Archive:
         try:
             self._zip = zipfile.ZipFile(_Bounded(file))
         except _WHAT_ZIPFILE_RAISES as error:
-            raise Unreadable("structure" if _looks_like_zip(file) else "not_an_archive") from error
+            raise Unreadable("not_an_archive") from error
         self._infos = self._names()
         self.manifest = self._read_manifest()
         self._entries = self._compare()
@@ -371,7 +371,7 @@ def check(file: IO[bytes], sha256: str | None = None, moved: Callable[[int], Non
         archive = Archive(file)
         archive.check(moved)
     except Unreadable as error:
-        if whole or error.code in ("damaged", "newer", "not_an_archive"):
+        if whole or error.code in ("damaged", "newer") or (error.code == "not_an_archive" and not _was_one(file)):
             raise
         raise Unreadable("structure", error.entry) from error
     if not whole:
@@ -396,6 +396,10 @@ def _is_whole(file: IO[bytes], sha256: str | None) -> bool:
     return before.hexdigest().encode() == end and sha256 in (None, whole.hexdigest())
 
 
-def _looks_like_zip(file: IO[bytes]) -> bool:
+def _was_one(file: IO[bytes]) -> bool:
+    """Whether a file begins or ends as backups do, so that it was one, whatever became of it."""
+    size = file.seek(0, 2)
+    file.seek(max(0, size - SUM))
+    signed = re.fullmatch(rb"[0-9a-f]{64}", file.read(SUM)) is not None
     file.seek(0)
-    return file.read(4) == b"PK\x03\x04"
+    return signed or file.read(30 + len(README))[30:] == README.encode()

@@ -59,7 +59,7 @@ def add_person(
         raise Invalid({"staff": words.say("form.choose")})
     added = Person(
         email=address,
-        name=_valid_name(name or address.partition("@")[0]),
+        name=valid_name(name or address.partition("@")[0]),
         password_hash=password_hash,
         staff=staff,
     )
@@ -117,7 +117,7 @@ def add_workspace(db: Session, slug: object, name: object, actor: audit.Actor) -
     """A new workspace. An empty `name` is the slug. Raises Invalid and Conflict("slug_taken")."""
     if not isinstance(slug, str) or not SLUG.match(slug):
         raise Invalid({"slug": words.say("people.slug.wrong")})
-    added = Workspace(slug=slug, name=_valid_name(name or slug))
+    added = Workspace(slug=slug, name=valid_name(name or slug))
     try:
         with db.begin_nested():
             db.add(added)
@@ -218,6 +218,18 @@ def valid_email(email: object) -> str:
     return person.normal_email(email)
 
 
+def valid_name(name: object) -> str:
+    """The name of a person or a workspace, on one line. Raises Invalid."""
+    if not isinstance(name, str) or any(unicodedata.category(c) in ("Cc", "Cs") for c in name):
+        raise Invalid({"name": words.say("form.text")})
+    name = " ".join(name.split())
+    if not content.has_visible(name):
+        raise Invalid({"name": words.say("form.required")})
+    if len(name) > MAX_NAME:
+        raise Invalid({"name": words.say("form.long", most=MAX_NAME)})
+    return name
+
+
 def valid_password(password: object, field: str = "password") -> str:
     """The password, if it is long enough and can be kept. Raises Invalid."""
     if not isinstance(password, str) or not MIN_PASSWORD <= len(password) <= MAX_PASSWORD:
@@ -237,17 +249,6 @@ def time_zones() -> tuple[str, ...]:
     """The zones to choose from, by name; without the aliases that have no region."""
     # Kept, because finding them means walking through a folder of hundreds of files.
     return (*sorted(name for name in available_timezones() if "/" in name and not name.startswith("Etc/")), "UTC")
-
-
-def _valid_name(name: object) -> str:
-    if not isinstance(name, str) or any(unicodedata.category(c) in ("Cc", "Cs") for c in name):
-        raise Invalid({"name": words.say("form.text")})
-    name = " ".join(name.split())
-    if not content.has_visible(name):
-        raise Invalid({"name": words.say("form.required")})
-    if len(name) > MAX_NAME:
-        raise Invalid({"name": words.say("form.long", most=MAX_NAME)})
-    return name
 
 
 def _valid_role(role: object) -> str:

@@ -36,6 +36,7 @@ BLOCK = 500
 STATEMENT = 1800.0
 IDLE = 900.0
 LOCK = 60.0
+MAX_NAMES = 20
 
 TABLES = ("workspace", "members", "tags", "courses", "pages", "page_tags")
 # What is not in a backup, with the key of the reason; a reader of the archive finds both in its manifest.
@@ -190,18 +191,18 @@ class PageTagRow(Row):
 
 @dataclass
 class Restored:
-    """What was made of a backup. `left_out` counts by reason what was not restored; `unknown` names such people."""
+    """What was made of a backup. `left_out` counts by reason who was not restored; `names` are the first of them."""
 
     workspace_id: uuid.UUID
     records: int = 0
     left_out: dict[str, int] = field(default_factory=dict)
-    unknown: list[str] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
 
-    def leave_out(self, reason: str, email: str) -> None:
-        """One more that was not restored; the first hundred by their addresses."""
+    def leave_out(self, reason: str, name: str) -> None:
+        """One more who was not restored."""
         self.left_out[reason] = self.left_out.get(reason, 0) + 1
-        if len(self.unknown) < 100:
-            self.unknown.append(email)
+        if len(self.names) < MAX_NAMES:
+            self.names.append(name)
 
 
 class Restoring:
@@ -263,9 +264,9 @@ class Restoring:
             assert told is not None
             known, allowed = told
             if not known:
-                self.result.leave_out("unknown_people", row.email)
+                self.result.leave_out("unknown_people", row.name)
             elif not allowed:
-                self.result.leave_out("people_without_right", row.email)
+                self.result.leave_out("people_without_right", row.name)
 
     def _tags(self) -> None:
         with self._copy(_COPY_TAGS, "uuid", "uuid", "text", "text", "timestamptz") as write:
