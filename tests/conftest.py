@@ -6,18 +6,22 @@ Everything commits, so web, workers and listeners see it; `database` begins each
 from __future__ import annotations
 
 import dataclasses
+import io
 import itertools
+import json
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hub import config, postgres
+from hub import cli, config, postgres
 from hub.config import Settings
 from hub.db import Database
 from tests import browser as browsers
@@ -153,6 +157,40 @@ def worker_process(environ: dict[str, str], database: Database) -> Iterator[Call
             return worker
 
         yield start
+
+
+@dataclass
+class Outcome:
+    """What a command came to."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def data(self) -> Any:
+        """What it printed, as JSON."""
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def hub(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], environ: dict[str, str], database: Database
+) -> Callable[..., Outcome]:
+    """Runs a command in this process: ``hub("user", "add", "a@b.example", stdin="…")``."""
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+
+    def run(*arguments: str, stdin: str = "") -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["hub", *arguments])
+        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        out, err = capsys.readouterr()
+        assert "Traceback" not in err
+        return Outcome(int(ended.value.code or 0), out, err)
+
+    return run
 
 
 @pytest.fixture(scope="session")

@@ -2,59 +2,20 @@
 
 from __future__ import annotations
 
-import io
-import json
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
-from hub import cli
 from hub.models.person import check_password
 from tests import cluster, factories
 from tests.processes import ROOT
 from tests.web.visitor import Visitor, events, rows
 
 PASSWORD = "a long enough password"
-
-
-@dataclass
-class Outcome:
-    """What a command came to."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def data(self) -> Any:
-        """What it printed, as JSON."""
-        return json.loads(self.out)
-
-
-@pytest.fixture
-def hub(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], environ: dict[str, str], database: Any
-) -> Callable[..., Outcome]:
-    """Runs a command in this process: ``hub("user", "add", "a@b.example", stdin="…")``."""
-    for name, value in environ.items():
-        monkeypatch.setenv(name, value)
-
-    def run(*arguments: str, stdin: str = "") -> Outcome:
-        monkeypatch.setattr(sys, "argv", ["hub", *arguments])
-        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        out, err = capsys.readouterr()
-        assert "Traceback" not in err
-        return Outcome(int(ended.value.code or 0), out, err)
-
-    return run
 
 
 def test_a_workspace_is_added_disabled_and_enabled(hub: Any, database: Any) -> None:

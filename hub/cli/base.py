@@ -18,6 +18,7 @@ from hub.errors import ConfigError, Forbidden, NotFound
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
+    from hub.db import Database
     from hub.models.audit import Actor
     from hub.models.person import Person
     from hub.models.workspace import Workspace
@@ -67,23 +68,34 @@ def password(from_stdin: bool) -> str:
 @contextmanager
 def transaction(email: str | None) -> Iterator[tuple[Session, Actor]]:
     """One transaction on Hub's database, and the actor that its audit events name."""
-    from hub import words
+    with open_database() as (_settings, database), database.transaction() as session:
+        yield session, actor(session, email)
+
+
+@contextmanager
+def open_database() -> Iterator[tuple[Settings, Database]]:
+    """The settings and a pool of one connection, for commands with several transactions."""
     from hub.db import Database
-    from hub.models import audit
 
     with embedded_or_named() as settings:
         database = Database(settings.database_url, application_name="hub cli", size=1)
         try:
-            with database.transaction() as session:
-                actor = audit.Actor(None, words.say("cli.actor"), kind="hub", channel="cli")
-                if email is not None:
-                    acting = person(session, email)
-                    if not acting.enabled:
-                        raise NotFound("no_person", email=email)
-                    actor = audit.Actor(acting.id, acting.name, channel="cli")
-                yield session, actor
+            yield settings, database
         finally:
             database.close()
+
+
+def actor(session: Session, email: str | None) -> Actor:
+    """Whom audit events name: the person with this address, or Hub itself. Raises NotFound."""
+    from hub import words
+    from hub.models import audit
+
+    if email is None:
+        return audit.Actor(None, words.say("cli.actor"), kind="hub", channel="cli")
+    acting = person(session, email)
+    if not acting.enabled:
+        raise NotFound("no_person", email=email)
+    return audit.Actor(acting.id, acting.name, channel="cli")
 
 
 @contextmanager

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy.orm import Session
@@ -14,7 +16,7 @@ from hub import __version__, words
 from hub.clients.blob import BlobError, Store, open_store
 from hub.config import Settings
 from hub.db import Database
-from hub.errors import NotFound, Unavailable
+from hub.errors import Conflict, NotFound, Unavailable
 from hub.models import archive, audit, backup, records
 from hub.models.archive import Unreadable, Writer
 from hub.models.backup import Backup
@@ -149,6 +151,32 @@ def remove_file(settings: Settings, key: str) -> None:
 def _refusal(error: BlobError) -> NotFound | Unavailable:
     log.warning("a backup cannot be read: %s", error)
     return NotFound("backup_file_missing") if error.code == "missing" else Unavailable("backup_store_away")
+
+
+def export(settings: Settings, workspace_id: uuid.UUID, path: Path, actor: audit.Actor) -> dict[str, Any]:
+    """Write a backup of a workspace to a file of one's own, without a job; returns what it is.
+
+    The file appears whole or not at all. Raises Conflict("file_exists"), and what the system says of the file.
+    """
+    if path.exists():
+        raise Conflict("file_exists", name=path.name)
+    draft = path.with_name(f"{path.name}.part")
+    writer = Writer()
+    try:
+        with records.snapshot(settings.database_url) as connection, draft.open("xb") as file:
+            told = manifest(connection, workspace_id, actor)
+            for piece in write(writer, connection, workspace_id, told, lambda size: None):
+                file.write(piece)
+            file.flush()
+            os.fsync(file.fileno())
+        with draft.open("rb") as file:
+            archive.check(file, writer.sha256)
+        draft.replace(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+    told_of = {"bytes": writer.size, "records": sum(told["counts"].values())}
+    return told_of | {"file": str(path), "sha256": writer.sha256, "counts": told["counts"]}
 
 
 # Files that are nobody's

@@ -126,7 +126,7 @@ class Writer:
     def file(self, digest: str, pieces: Iterable[bytes], *, packed: bool) -> Iterator[bytes]:
         """Write a file under its SHA-256. `packed`: it is compressed already, so it is stored as it is."""
         method = zipfile.ZIP_STORED if packed else zipfile.ZIP_DEFLATED
-        yield from self._entry(f"files/{digest[:2]}/{digest}", ((piece, None) for piece in pieces), method)
+        yield from self._entry(_path_of(digest), ((piece, None) for piece in pieces), method)
 
     def readme(self, text: str) -> Iterator[bytes]:
         """Write what a person reads who opens the archive."""
@@ -165,6 +165,10 @@ class Writer:
             rows = rows or 0
         self.entries.append(Entry(path, size, digest.hexdigest(), rows))
         yield self._sink.take()
+
+
+def _path_of(digest: str) -> str:
+    return f"files/{digest[:2]}/{digest}"
 
 
 class _Sink:
@@ -240,6 +244,10 @@ class Archive:
         """The names of the tables in it, in its order."""
         return [entry.path[5:-6] for entry in self._entries.values() if entry.path.startswith("data/")]
 
+    def files(self) -> list[str]:
+        """The paths of the files in it."""
+        return [path for path in self._entries if path.startswith("files/")]
+
     def rows(self, table: str) -> Iterator[bytes]:
         """The rows of a table as JSON. At the end they are compared with the manifest: only then were they right."""
         path = f"data/{table}.jsonl"
@@ -308,6 +316,8 @@ class Archive:
         for path, entry in entries.items():
             if self._infos[path].file_size != entry.bytes:
                 raise Unreadable("damaged", path)
+            if path.startswith("files/") and path != _path_of(entry.sha256):
+                raise Unreadable("manifest", path)
             if path.startswith("data/") != (entry.rows is not None) or (path == README and entry.bytes > MAX_README):
                 raise Unreadable("manifest", MANIFEST)
         counts = {entry.path[5:-6]: entry.rows for entry in entries.values() if entry.rows is not None}

@@ -229,6 +229,9 @@ class Restoring:
             raise Unreadable("missing_part", f"data/{missing}.jsonl")
         for unknown in set(found) - set(TABLES):
             raise Unreadable("unknown_part", f"data/{unknown}.jsonl")
+        for path in self._archive.files():
+            # No kind of record refers to files yet.
+            raise Unreadable("unknown_part", path)
         for table, write in self._writers(job_id).items():
             path = f"data/{table}.jsonl"
             try:

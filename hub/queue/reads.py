@@ -17,6 +17,7 @@ from psycopg import Connection
 from psycopg.rows import dict_row
 
 from hub.queue.sql import load
+from hub.queue.store import WORKER_SILENT
 
 _SQL = load(Path(__file__).with_name("reads.sql"))
 MAX_ID = 2**63 - 1
@@ -140,6 +141,11 @@ def page(
     values = _values(filters) | {"bucket": filters.bucket, "before": MAX_ID if before is None else before}
     rows = _all(connection, "page", workspace=workspace_id, most=limit + 1, **values)
     return Page(these(connection, [row["id"] for row in rows[:limit]]), more=len(rows) > limit)
+
+
+def has_worker(connection: Connection[Any], queue: str) -> bool:
+    """Whether a worker that gave a sign of life lately has lanes for the queue."""
+    return bool(_all(connection, "has_worker", queue=queue, silent=WORKER_SILENT))
 
 
 def newer(connection: Connection[Any], workspace_id: UUID, job_id: int) -> int:

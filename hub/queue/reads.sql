@@ -114,3 +114,11 @@ from (
       and (j.priority, j.id) < (:priority::smallint, :job::bigint)
     limit 1000
 ) as bounded;
+
+-- name: has_worker
+-- Whether a live worker has lanes for a queue (worker_live).
+select true as found
+from queue.worker w
+where w.stopped_at is null and w.seen_at > statement_timestamp() - make_interval(secs => :silent::float8)
+  and w.lanes ? :queue
+limit 1;
