@@ -171,6 +171,7 @@ STATEMENTS: dict[str, dict[str, Any]] = {
     "latest_for_subject": {"subject": "course:1", "most": 5},
     "unended": {"most": 5},
     "ahead": {"queue": "workspace.jobs", "priority": 1, "job": 1},
+    "has_worker": {"queue": "workspace.jobs", "silent": 90.0},
 }
 
 
