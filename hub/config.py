@@ -134,6 +134,7 @@ class Settings:
         20.0, _seconds(0.1, 1200), "a claim is renewed this often; at most a third of the lease", "s"
     )
     queue_max_attempts: int = _setting(5, _whole(1, 100), "ceiling on attempts of any job", "attempts")
+    queue_max_redrives: int = _setting(10, _whole(1, 1000), "a dead letter is redriven so often in a row", "redrives")
     queue_retry_base: float = _setting(10.0, _seconds(0.01, 3600), "first wait before another attempt; doubles", "s")
     queue_retry_max: float = _setting(900.0, _seconds(0.01, 86400), "ceiling on that wait, jitter included", "s")
     queue_backstop: float = _setting(

@@ -506,8 +506,11 @@ with ended as (
 ), cleared as (
     delete from queue.worklist where job_id = (select id from ended)
 ), buried as (
-    insert into queue.dead_letter (job_id, queue, kind, code)
-    select id, queue, kind, :code from ended where :dead
+    -- The key is read as it was before this statement, which frees it.
+    insert into queue.dead_letter (job_id, queue, kind, code, live_key, of_people)
+    select id, queue, kind, :code, (select live_key from queue.job j where j.id = ended.id),
+           exists (select from queue.request r where r.job_id = ended.id)
+    from ended where :dead
 )
 select ended.*, pg_notify('hub_job', id::text) from ended;
 

@@ -5,7 +5,7 @@
 -- request    the sibling of jobs that people asked for: who, with which key, and how it ended
 -- worklist   the items a job goes through, in chunks; gone with the job's end
 -- attempt    attempts that ended without ending their job; the job row itself tells of the latest one
--- dead_letter  jobs that used up their attempts
+-- dead_letter  jobs that used up their attempts, and what became of that
 -- pause      queues that claim nothing for now
 -- worker     worker processes; its number is the upper half of every claim number it draws
 
@@ -135,14 +135,36 @@ create table queue.attempt (
 );
 
 create table queue.dead_letter (
-    job_id    bigint primary key references queue.job on delete cascade,
-    queue     text collate "C" not null,
-    kind      text collate "C" not null,
-    code      text not null,
-    state     queue.dead_letter_state not null default 'open',
-    at        timestamptz not null default statement_timestamp()
+    job_id          bigint primary key references queue.job on delete cascade,
+    queue           text collate "C" not null,
+    kind            text collate "C" not null,
+    code            text collate "C" not null,
+    -- The singleton key that the job had while it lived; a job that is made from the letter takes it again.
+    live_key        text,
+    -- Whether people asked for the job. An admin runs it again; no operator decides about its letter.
+    of_people       boolean not null default false,
+    state           queue.dead_letter_state not null default 'open',
+    at              timestamptz not null default statement_timestamp(),
+    decided_at      timestamptz,
+    decided_by_id   uuid,
+    decided_by_name text,
+    -- Why it was discarded.
+    reason          text check (length(reason) between 1 and 500),
+    -- The job that was made from it.
+    redriven_as     bigint,
+    check ((state = 'open') = (decided_at is null) and (state = 'open') = (decided_by_name is null)),
+    check ((state = 'redriven') = (redriven_as is not null)),
+    check ((state = 'discarded') = (reason is not null))
 );
-create index dead_letter_open on queue.dead_letter (at) where state = 'open';
+create index dead_letter_open on queue.dead_letter (kind, code, at, job_id) where state = 'open';
+
+create function queue.refuse_change_of_decided_letter() returns trigger language plpgsql as $$
+begin
+    raise exception 'the dead letter of job % is decided and never changes again', old.job_id using errcode = 'HB001';
+end
+$$;
+create trigger decided_letters_never_change before update on queue.dead_letter
+    for each row when (old.state <> 'open') execute function queue.refuse_change_of_decided_letter();
 
 -- A row says that a queue is paused, until somebody resumes it or the time has come.
 create table queue.pause (
