@@ -914,6 +914,8 @@ AUDIT = {
     "audit.group.page": "Pages",
     "audit.group.backup": "Backups",
     "audit.group.job": "Jobs",
+    "audit.group.queue": "Queues",
+    "audit.group.dead_letter": "Dead letters",
     "audit.group.support": "Support visits",
     "audit.target.person": "Person",
     "audit.target.request": "Request",
@@ -922,6 +924,8 @@ AUDIT = {
     "audit.target.page": "Page",
     "audit.target.backup": "Backup",
     "audit.target.job": "Job",
+    "audit.target.queue": "Queue",
+    "audit.target.dead_letter": "Dead letter",
     "audit.action.session.signed_in": "Signed in as {target}",
     "audit.action.session.refused": "Tried to sign in as {target}",
     "audit.action.session.ended": "Ended a session of {target}",
@@ -959,6 +963,10 @@ AUDIT = {
     "audit.action.job.succeeded": "Finished {target}",
     "audit.action.job.failed": "Gave up {target}",
     "audit.action.job.cancelled": "Stopped {target}",
+    "audit.action.queue.paused": "Paused the queue {target}",
+    "audit.action.queue.resumed": "Let the queue {target} go on",
+    "audit.action.dead_letter.redriven": "Redrove the dead letter of {target}",
+    "audit.action.dead_letter.discarded": "Discarded the dead letter of {target}",
     "audit.action.support.visited": "Looked into the workspace {target}",
     "audit.unknown": "somebody unknown",
     "audit.field.attempted": "Request",
@@ -977,6 +985,7 @@ AUDIT = {
     "audit.field.pages": "Pages",
     "audit.field.reason": "Reason",
     "audit.field.records": "Records",
+    "audit.field.redriven_as": "New job",
     "audit.field.result": "Result",
     "audit.field.role": "Role",
     "audit.field.sessions": "Sessions",
@@ -988,6 +997,7 @@ AUDIT = {
     "audit.field.time_zone": "Time zone",
     "audit.field.title": "Title",
     "audit.field.total": "In all",
+    "audit.field.until": "Until",
     "audit.field.workspace": "Workspace",
 }
 
@@ -1060,7 +1070,28 @@ UNREADABLE = {
 BACKUPS |= {f"backup.unreadable.{code}": reason for code, reason in UNREADABLE.items()}
 JOBS |= {f"jobs.code.backup_{code}": reason for code, reason in UNREADABLE.items()}
 
-WORDS: dict[str, str] = COMMON | ERRORS | PEOPLE | COURSES | JOBS | AUDIT | BACKUPS
+# --- operations ---
+OPERATIONS = {
+    "ops.job": "{kind}, job {job}",
+    "ops.reason.length": "Say why, in 1 to {most} visible characters on one line.",
+    "ops.until.zone": "Say the time with its zone, as 2026-11-30T18:00+01:00.",
+    "ops.until.past": "This time has passed.",
+    "error.not_operator": "Only an operator may do this. Nothing was changed.",
+    "error.no_queue": "There is no queue “{queue}”. Nothing was changed.",
+    "error.queue_paused": "The queue “{queue}” is paused already. Nothing was changed.",
+    "error.queue_not_paused": "The queue “{queue}” is not paused. Nothing was changed.",
+    "error.no_job": "There is no job {job}.",
+    "error.people_job": "A person asked for job {job}: an admin of its workspace cancels it or runs it again."
+    " Nothing was changed.",
+    "error.no_dead_letter": "Job {job} has no dead letter.",
+    "error.letter_decided": "The dead letter of job {job} was redriven or discarded before. Nothing was changed.",
+    "error.unknown_kind": "This version of Hub does not know the kind {kind} of job {job}. Nothing was changed.",
+    "error.kind_changed": "Jobs of the kind {kind} need a key by now, which job {job} had not. Nothing was changed.",
+    "error.redrive_limit": "Job {job} was redriven {most} times in a row and failed each time. Nothing was changed.",
+    "error.live_twin": "Job {twin} does what job {job} did. Nothing was changed.",
+}
+
+WORDS: dict[str, str] = COMMON | ERRORS | PEOPLE | COURSES | JOBS | AUDIT | BACKUPS | OPERATIONS
 
 
 def say(key: str, **values: Any) -> str:

@@ -47,7 +47,8 @@ def make_job(database: Database, team: Team, label: str = "waiting", **columns: 
         connection.execute(_REQUEST, _request_values(job_id, team, values))
         if values.get("dead_letter"):
             connection.execute(
-                "insert into queue.dead_letter (job_id, queue, kind, code) values (%s, 'workspace.jobs', %s, %s)",
+                "insert into queue.dead_letter (job_id, queue, kind, code, of_people)"
+                " values (%s, 'workspace.jobs', %s, %s, true)",
                 [job_id, values["kind"], values["code"]],
             )
     return job_id

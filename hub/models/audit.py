@@ -81,6 +81,10 @@ ACTIONS: dict[str, Action] = {
     "job.succeeded": _action("job", "total", "changed", "skipped", "failed"),
     "job.failed": _action("job", "total", "changed", "skipped", "failed", "code"),
     "job.cancelled": _action("job", "total", "changed", "skipped", "failed"),
+    "queue.paused": _action("queue", "reason", "until"),
+    "queue.resumed": _action("queue"),
+    "dead_letter.redriven": _action("dead_letter", "kind", "redriven_as"),
+    "dead_letter.discarded": _action("dead_letter", "kind", "reason"),
     "support.visited": _action("workspace", "reason"),
 }
 OUTCOMES = ("done", "refused", "failed")

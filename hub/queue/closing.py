@@ -38,7 +38,7 @@ def close(declared: Kind, session: Session, ended: Ended) -> None:
         raise ClosingFailed from error
 
 
-def cancel(session: Session, job_id: int, by_id: UUID, by_name: str) -> Ended | None:
+def cancel(session: Session, job_id: int, by_id: UUID | None, by_name: str) -> Ended | None:
     """Ask for a job's end in the caller's transaction; a waiting one ends at once, with its closing hook.
 
     None if it has ended or was asked before; else the job as it stands after the request.
@@ -52,7 +52,7 @@ def cancel(session: Session, job_id: int, by_id: UUID, by_name: str) -> Ended | 
     return store.cancel(driver(session), job_id, by_id, by_name, closing_failed=True)
 
 
-def _cancel(session: Session, job_id: int, by_id: UUID, by_name: str) -> Ended | None:
+def _cancel(session: Session, job_id: int, by_id: UUID | None, by_name: str) -> Ended | None:
     row = store.cancel(driver(session), job_id, by_id, by_name)
     declared = kind.find(row.kind) if row else None
     if row is not None and declared is not None and row.state == "cancelled":

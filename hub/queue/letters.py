@@ -11,7 +11,7 @@ The statements stand in letters.sql. Who may act, and the audit trail, are the c
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -87,6 +87,7 @@ class Outcome:
 
     job_id: int
     kind: str | None = None
+    workspace_id: UUID | None = None
     made: int | None = None
     problem: str | None = None
     twin: int | None = None
@@ -168,7 +169,7 @@ def _undecided(letter: Mapping[str, Any] | None, job_id: int) -> Outcome:
     if letter is None:
         return Outcome(job_id, problem="no_dead_letter")
     problem = "people_job" if letter["of_people"] else "letter_decided" if letter["state"] != "open" else None
-    return Outcome(job_id, letter["kind"], problem=problem)
+    return Outcome(job_id, letter["kind"], letter["workspace_id"], problem=problem)
 
 
 def _redrive(
@@ -179,11 +180,11 @@ def _redrive(
         return outcome
     declared = kind.find(letter["kind"])
     if declared is None:
-        return Outcome(job_id, letter["kind"], problem="unknown_kind")
+        return replace(outcome, problem="unknown_kind")
     if declared.policy == EXCLUSIVE and letter["live_key"] is None:
-        return Outcome(job_id, letter["kind"], problem="kind_changed")
+        return replace(outcome, problem="kind_changed")
     if letter["redrives"] >= most:
-        return Outcome(job_id, letter["kind"], problem="redrive_limit")
+        return replace(outcome, problem="redrive_limit")
     made = store.enqueue(
         connection,
         declared,
@@ -195,9 +196,7 @@ def _redrive(
         priority=letter["priority"],
         origin=(job_id, letter["redrives"] + 1),
     )
-    if not made.created:
-        return Outcome(job_id, letter["kind"], problem="live_twin", twin=made.id)
-    return Outcome(job_id, letter["kind"], made=made.id)
+    return replace(outcome, made=made.id) if made.created else replace(outcome, problem="live_twin", twin=made.id)
 
 
 def _decide(

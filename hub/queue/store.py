@@ -448,7 +448,7 @@ def finish(
 
 
 def cancel(
-    connection: Connection, job_id: int, by_id: UUID, by_name: str, *, closing_failed: bool = False
+    connection: Connection, job_id: int, by_id: UUID | None, by_name: str, *, closing_failed: bool = False
 ) -> Ended | None:
     """Ask for a job's end. None if it has ended or was asked before; else the row as it stands after the request."""
     values = {"id": job_id, "by_id": by_id, "by_name": by_name, "closing_failed": closing_failed}

@@ -65,6 +65,7 @@ create table queue.job (
 create index job_fresh on queue.job (queue, priority, workspace_id, id) where state = 'queued' and again_at is null;
 create index job_again on queue.job (queue, again_at) where again_at is not null;
 create unique index job_live_key on queue.job (queue, live_key) where live_key is not null;
+create index job_failed on queue.job (id) where state = 'failed';
 create index job_subject on queue.job (subject) where subject is not null and finished_at is null;
 
 create function queue.refuse_change_of_ended_job() returns trigger language plpgsql as $$
