@@ -13,6 +13,8 @@ from typing import Any
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.types.json import set_json_loads
+from pydantic_core import from_json
 from sqlalchemy import create_engine, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, sessionmaker
@@ -53,7 +55,9 @@ def connect(
         " -c search_path=pg_catalog -c default_transaction_isolation=read\\ committed"
     )
     parameters = _CONNECT | conninfo_to_dict(plain(url)) | {"application_name": application_name, "options": options}
-    return psycopg.connect(make_conninfo("", **parameters), autocommit=autocommit)
+    connection = psycopg.connect(make_conninfo("", **parameters), autocommit=autocommit)
+    set_json_loads(from_json, connection)
+    return connection
 
 
 def plain(url: str) -> str:

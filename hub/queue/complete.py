@@ -10,7 +10,6 @@ import logging
 import threading
 import time
 from collections import deque
-from itertools import groupby
 
 import psycopg
 
@@ -21,7 +20,7 @@ from hub.queue.lease import Held, LeaseKeeper
 log = logging.getLogger(__name__)
 
 # Successes are written when so many have come together, or so many seconds after the first.
-FULL = 250
+FULL = 500
 LINGER = 0.005
 
 
@@ -79,19 +78,18 @@ class Completer:
             self._news.clear()
 
     def _write(self, done: list[tuple[Held, int]]) -> None:
-        """Each claim's jobs in a statement of its own, for the claim is what fences them; all in one transaction."""
-        claims = [
-            (held, sorted(job_id for _, job_id in group))
-            for held, group in groupby(sorted(done, key=lambda pair: pair[0].claim), key=lambda pair: pair[0])
-        ]
-        left = [(held, ids) for held, ids in claims if not held.is_lost()]
+        """Each claim's jobs in a statement of its own, for the claim is what fences them."""
+        claims: dict[Held, list[int]] = {}
+        for held, job_id in done:
+            claims.setdefault(held, []).append(job_id)
+        left = {held: ids for held, ids in claims.items() if not held.is_lost()}
         try:
-            written = {held: store.complete(self._open(), ids, held.claim) for held, ids in left}
+            written = {held: store.complete(self._open(), ids, held.claim) for held, ids in left.items()}
         except psycopg.Error:
-            self._done.extend((held, job_id) for held, ids in left for job_id in ids)
+            self._done.extend((held, job_id) for held, ids in left.items() for job_id in ids)
             raise
-        for held, ids in claims:
-            if lost := len(ids) - len(written.get(held, ())):
+        for held, ids in claims.items():
+            if lost := len(ids) - written.get(held, 0):
                 log.warning("lease lost: jobs ended elsewhere or run again", extra={"jobs": lost, "claim": held.claim})
             self._keeper.drop(held, ids)
 

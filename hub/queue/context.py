@@ -35,19 +35,21 @@ class Context:
         self._keeper = keeper
         self._connection: psycopg.Connection[Any] | None = None
         self._reported_at = float("-inf")
-        self._stack = ExitStack()
+        self._stack: ExitStack | None = None
 
     def __enter__(self) -> Context:
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._connection = None
-        self._stack.__exit__(*error)
+        if self._stack:
+            self._connection = None
+            self._stack.__exit__(*error)
 
     @property
     def connection(self) -> psycopg.Connection[Any]:
         """The handler's autocommit connection: each statement is a transaction of its own."""
         if self._connection is None:
+            self._stack = ExitStack()
             self._connection = self._stack.enter_context(self.database.autocommit())
         return self._connection
 

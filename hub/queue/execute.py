@@ -28,7 +28,14 @@ class Execution:
     """One attempt at a job by this worker."""
 
     def __init__(
-        self, job: Claimed, held: Held, declared: Kind, database: Database, keeper: LeaseKeeper, settings: Settings
+        self,
+        job: Claimed,
+        held: Held,
+        declared: Kind,
+        database: Database,
+        keeper: LeaseKeeper,
+        settings: Settings,
+        completer: Completer | None = None,
     ) -> None:
         self.job = job
         self.held = held
@@ -36,6 +43,7 @@ class Execution:
         self._database = database
         self._keeper = keeper
         self._settings = settings
+        self._completer = completer
 
     def run(self) -> None:
         """Run the handler and record how the attempt ended; raises nothing."""
@@ -200,19 +208,6 @@ class Execution:
 class AheadExecution(Execution):
     """One attempt at a job that was claimed ahead of its lane: success is handed on to be written with others'."""
 
-    def __init__(
-        self,
-        job: Claimed,
-        held: Held,
-        declared: Kind,
-        database: Database,
-        keeper: LeaseKeeper,
-        settings: Settings,
-        completer: Completer,
-    ) -> None:
-        super().__init__(job, held, declared, database, keeper, settings)
-        self._completer = completer
-
     def run(self) -> None:
         """Run the handler; only what is not a plain success is recorded here. Raises nothing."""
         try:
@@ -222,7 +217,7 @@ class AheadExecution(Execution):
             # Away or busy: the handler is called again, as after any outage. Else what it raised is judged.
             self._record(self._attempt if _passes(error) else partial(self._judge, error))
         else:
-            if result is None:
+            if result is None and self._completer:
                 self._completer.done(self.held, self.job.id)
             else:
                 self._record(partial(self._succeed, result))

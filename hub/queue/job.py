@@ -12,7 +12,7 @@ The last three states are terminal: the table refuses every later change.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 
@@ -70,8 +70,7 @@ class Ended:
     args: dict[str, Any] | None = None
 
 
-@dataclass(frozen=True)
-class Enqueued:
+class Enqueued(NamedTuple):
     """The answer to an enqueue: the new job, or the live one that holds the exclusive key."""
 
     id: int

@@ -76,6 +76,7 @@ class LeaseKeeper:
         self._listening = False
         self._listening_since = time.monotonic()
         self._held: set[Held] = set()
+        self._wakes_at = 0.0
         self._moved: set[int] = set()
         self._lock = threading.Condition()
         self._stopping = False
@@ -108,7 +109,9 @@ class LeaseKeeper:
         )
         with self._lock:
             self._held.add(held)
-            self._lock.notify()
+            # Woken only if it would sleep too long: a woken thread would take the processor from the claimed job.
+            if held.renew_at < self._wakes_at:
+                self._lock.notify()
         return held
 
     def drop(self, held: Held, ids: Iterable[int]) -> None:
@@ -138,6 +141,7 @@ class LeaseKeeper:
         while True:
             with self._lock:
                 while not self._stopping and (wait := self._sleep(next_pulse)) > 0:
+                    self._wakes_at = time.monotonic() + wait
                     self._lock.wait(None if wait == float("inf") else wait)
                 if self._stopping:
                     break

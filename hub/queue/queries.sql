@@ -17,20 +17,30 @@
 -- workspace, job rows by id, the rest. Parameters are written :name; in psql, \set them first.
 
 -- name: enqueue
--- A new job, and a worker woken when it commits; no row if an exclusive twin lives, waiting or running.
+-- A new job without details, and a worker woken when it commits; no row if an exclusive twin lives, waiting or running.
+insert into queue.job (
+    queue, kind, priority, workspace_id, subject, live_key, max_attempts, attempt_seconds, again_at, args
+) values (
+    :queue, :kind, :priority, :workspace_id, :subject, :live_key, :max_attempts, :attempt_seconds,
+    coalesce(:start_at, statement_timestamp() + make_interval(secs => :delay::float8)), :args::jsonb
+)
+on conflict (queue, live_key) where live_key is not null do nothing
+returning id, pg_notify('hub_queue', queue);
+
+-- name: enqueue_wide
+-- The same for a job with details.
 with job as (
     insert into queue.job (
         queue, kind, priority, workspace_id, subject, live_key, max_attempts, attempt_seconds, again_at, args
     ) values (
-        :queue, :kind, :priority, coalesce(:workspace_id::uuid, '00000000-0000-0000-0000-000000000000'), :subject,
-        :live_key, :max_attempts, :attempt_seconds,
-        coalesce(:start_at, statement_timestamp() + make_interval(secs => :delay::float8)), :args::jsonb
+        :queue, :kind, :priority, :workspace_id, :subject, :live_key, :max_attempts, :attempt_seconds,
+        coalesce(:start_at, statement_timestamp() + make_interval(secs => :delay::float8)), null
     )
     on conflict (queue, live_key) where live_key is not null do nothing
     returning id
 ), detail as (
     insert into queue.detail (job_id, args, request_id, origin_id, redrives)
-    select id, :wide_args::jsonb, :request_id, :origin_id, :redrives from job where :wide
+    select id, :args::jsonb, :request_id, :origin_id, :redrives from job
 )
 select id, pg_notify('hub_queue', :queue) from job;
 
@@ -171,7 +181,7 @@ returning queue, pg_notify('hub_queue', queue);
 
 -- name: claim
 -- Take up to :lanes jobs of a queue: first those whose time has come (a lapsed lease, a passed deadline, a retry), then
--- fresh ones by priority, then from the workspace with the fewest running jobs, then by age. Of a paused queue only what
+-- up to :fresh fresh ones by priority, then from the workspace with the fewest running jobs, then by age. Of a paused queue only what
 -- must be closed is taken. The limits are written in as literals, because a parameter there makes the generic plan read the whole table; ids are given as arrays beside
 -- joins, because a join alone could be planned to read all of an index while the table is small.
 with recursive paused as materialized (
@@ -220,11 +230,11 @@ with recursive paused as materialized (
           -- Ranges, not equalities: with those the order would be the primary key's too, and that could be walked.
           and j.priority between line.priority and line.priority
           and j.workspace_id between line.workspace_id and line.workspace_id and j.kind = any(:kinds)
-        order by j.priority, j.workspace_id, j.id limit :lanes
+        order by j.priority, j.workspace_id, j.id limit :fresh
     ) c
     left join busy on busy.workspace_id = line.workspace_id
     order by line.priority, turn, c.id
-    limit :lanes
+    limit :fresh
 ), fresh as materialized (
     select id from queue.job
     where id = any(array(select id from candidate)) and coalesce(state = 'queued' and again_at is null, false)
@@ -471,8 +481,7 @@ returning id, pg_notify('hub_queue', queue);
 update queue.job set
     state = 'succeeded', claim = null, again_at = null, live_key = null, deadline_at = null,
     finished_at = statement_timestamp(), version = version + 1
-where id = any(:ids) and claim = :claim
-returning id;
+where id = any(:ids) and claim = :claim;
 
 -- name: release
 -- Give a job back unfinished without charging the attempt; it is due at once. A cancel request takes precedence.

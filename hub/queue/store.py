@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import psycopg
 from psycopg.rows import dict_row
+from pydantic_core import to_json
 
 from hub import __version__
 from hub.queue import sql
@@ -22,6 +22,7 @@ from hub.queue.kind import EXCLUSIVE, Kind
 
 SQL = sql.load(Path(__file__).parent / "queries.sql")
 _ENQUEUE = SQL["enqueue"].encode()
+_ENQUEUE_WIDE = SQL["enqueue_wide"].encode()
 _COMPLETE = SQL["complete"].encode()
 NO_WORKSPACE = UUID(int=0)
 # A worker that gave no sign of life for so many seconds is shown as gone; it beats twice in that time.
@@ -35,8 +36,7 @@ Row = dict[str, Any]
 NARROW = 256
 
 
-@dataclass(frozen=True)
-class Item:
+class Item(NamedTuple):
     """One job of a bulk enqueue: its arguments, and what is its own beside them."""
 
     args: dict[str, Any]
@@ -72,22 +72,23 @@ def enqueue(
     if start_at is not None and start_at.tzinfo is None:
         raise ValueError("start_at must say its time zone")
     # What people asked for is shown with its details, and so has them from the start.
-    narrow, wide = _split(args, always_wide=bool(kind.command or request_id or origin))
+    text = _dump(args)
     values = _common(kind, ceiling, delay) | {
         "priority": kind.priority if priority is None else priority,
-        "workspace_id": workspace_id,
+        "workspace_id": workspace_id or NO_WORKSPACE,
         "subject": subject,
         "live_key": key,
         "start_at": start_at,
-        "args": narrow,
-        "wide": wide is not None,
-        "wide_args": wide,
-        "request_id": request_id,
-        "origin_id": origin[0] if origin else None,
-        "redrives": origin[1] if origin else 0,
+        "args": text,
     }
+    statement = _ENQUEUE
+    # What people asked for is shown with its details, and so has them from the start.
+    if len(text) > NARROW or kind.command or request_id or origin:
+        statement = _ENQUEUE_WIDE
+        origin_id, redrives = origin or (None, 0)
+        values |= {"request_id": request_id, "origin_id": origin_id, "redrives": redrives}
     while True:
-        if row := connection.execute(_ENQUEUE, values, prepare=True).fetchone():
+        if row := connection.execute(statement, values, prepare=True).fetchone():
             return Enqueued(row[0], created=True)
         # The twin may have ended between the two statements: then the key is free, and the insert is tried again.
         if twin := _one(connection, "live_twin", {"queue": kind.line, "live_key": key}):
@@ -196,10 +197,14 @@ def _check_key(kind: Kind, key: str | None) -> None:
         raise ValueError(f"{kind.name}: a singleton key goes with exclusive kinds, and only with them")
 
 
-def _split(args: dict[str, Any], always_wide: bool = False) -> tuple[str | None, str | None]:
+def _split(args: dict[str, Any]) -> tuple[str | None, str | None]:
     """Arguments as JSON for the hot row, or else for its wide sibling."""
-    text = json.dumps(args)
-    return (None, text) if always_wide or len(text) > NARROW else (text, None)
+    text = _dump(args)
+    return (None, text) if len(text) > NARROW else (text, None)
+
+
+def _dump(args: dict[str, Any]) -> str:
+    return to_json(args, inf_nan_mode="constants").decode()
 
 
 def _common(kind: Kind, ceiling: int, delay: float | None) -> dict[str, Any]:
@@ -290,10 +295,21 @@ def resume(connection: Connection, queue: str) -> bool:
 
 
 def claim(
-    connection: Connection, queue: str, kinds: list[str], *, claim: int, lanes: int, lease: float
+    connection: Connection,
+    queue: str,
+    kinds: list[str],
+    *,
+    claim: int,
+    lanes: int,
+    lease: float,
+    only_due: bool = False,
 ) -> list[Claimed]:
-    """Take up to `lanes` jobs of the queue under the claim number; `lease` is seconds. In order of urgency."""
-    statement = SQL["claim"].replace("%(lanes)s", str(int(lanes)))
+    """Take up to `lanes` jobs of the queue under the claim number; `lease` is seconds. In order of urgency.
+
+    only_due: leave fresh jobs where they are.
+    """
+    fresh = 0 if only_due else int(lanes)
+    statement = SQL["claim"].replace("%(lanes)s", str(int(lanes))).replace("%(fresh)s", str(fresh))
     values = {"queue": queue, "kinds": kinds, "claim": claim, "lease": lease}
     with connection.cursor(binary=True) as cursor:
         return [Claimed(*row) for row in cursor.execute(statement.encode(), values, prepare=True)]
@@ -348,10 +364,9 @@ def renew_many(connection: Connection, job_ids: list[int], claim: int, lease: fl
     return min((row[0] for row in rows), default=None)
 
 
-def complete(connection: Connection, job_ids: list[int], claim: int) -> list[int]:
-    """End jobs claimed together as succeeded; answers with those whose claim still held."""
-    values = {"ids": job_ids, "claim": claim}
-    return [row[0] for row in connection.execute(_COMPLETE, values, prepare=True, binary=True)]
+def complete(connection: Connection, job_ids: list[int], claim: int) -> int:
+    """End jobs claimed together as succeeded; answers for how many the claim still held."""
+    return connection.execute(_COMPLETE, {"ids": job_ids, "claim": claim}, prepare=True).rowcount
 
 
 def unclaim(connection: Connection, job_ids: list[int], claim: int) -> list[int]:

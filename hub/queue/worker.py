@@ -183,16 +183,16 @@ class Worker:
                 self._claim_ahead(lanes)
 
     def _claim(self, lanes: Lanes) -> None:
-        """Claim for the free lanes: what is due, and fresh jobs."""
+        """Claim for the free lanes: what is due, and fresh jobs unless they are claimed ahead."""
         if not (free := lanes.free()):
             return
         # Lowered before the claim is sent: what is enqueued while it runs raises the flag again.
         lanes.due, lanes.claim_at = False, float("inf")
-        lanes.fresh = lanes.fresh and lanes.ahead
+        if not lanes.ahead:
+            lanes.fresh = False
         claimed_at = time.monotonic()
-        jobs = store.claim(self._connection(ahead=False), **self._next_claim(lanes), lanes=free)
-        executions = [self._execution(Execution, job, self._keeper.hold([job], claimed_at)) for job in jobs]
-        lanes.put(executions, first=True)
+        jobs = store.claim(self._connection(ahead=False), **self._next_claim(lanes), lanes=free, only_due=lanes.ahead)
+        lanes.put([self._execution(Execution, job, self._keeper.hold([job], claimed_at)) for job in jobs])
         if len(jobs) == free:
             lanes.due = True
         else:
@@ -207,7 +207,7 @@ class Worker:
         jobs = store.claim_ahead(self._connection(ahead=True), **self._next_claim(lanes), most=most)
         if jobs:
             held = self._keeper.hold(jobs, claimed_at)
-            lanes.put([self._execution(AheadExecution, job, held, self._completer) for job in jobs])
+            lanes.put([self._execution(AheadExecution, job, held) for job in jobs], ahead=True)
         if len(jobs) == most:
             lanes.fresh = True
         else:
@@ -218,8 +218,9 @@ class Worker:
         number = (self._number << 32) | self._counter
         return {"queue": lanes.queue, "kinds": list(lanes.kinds), "claim": number, "lease": self._settings.queue_lease}
 
-    def _execution(self, make: type[Execution], job: Claimed, held: Held, *more: Any) -> Execution:
-        return make(job, held, self._kinds[job.kind], self._database, self._keeper, self._settings, *more)
+    def _execution(self, make: type[Execution], job: Claimed, held: Held) -> Execution:
+        kind = self._kinds[job.kind]
+        return make(job, held, kind, self._database, self._keeper, self._settings, self._completer)
 
     def _connection(self, ahead: bool) -> psycopg.Connection[Any]:
         """The connection to claim on. What is claimed ahead need not wait for the disk: lost in a crash of the server,

@@ -33,7 +33,7 @@ INFO = {
     "backend": "postgres",
     "package": "hub",
     "retains": True,
-    "n": {"one": 6000, "drain": 50000},
+    "n": {"one": 8000, "drain": 160000},
     "remaining": "select count(*) from queue.job where finished_at is null and (state = 'queued' and again_at is null"
     " or again_at is not null)",
     "history": [HISTORY],
