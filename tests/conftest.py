@@ -11,6 +11,7 @@ import itertools
 import json
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -215,6 +216,31 @@ def open_folder() -> Iterator[Path]:
     folder.chmod(0o755)
     yield folder
     shutil.rmtree(folder)
+
+
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """An empty bucket behind a real S3 API on the loopback address."""
+    # Imported here, because it takes longer than most tests.
+    from tests.s3 import KEYS, S3
+
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    server = S3()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 2 MB."""
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", folder], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("may not mount a file system here")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
 
 
 @pytest.fixture(scope="session")

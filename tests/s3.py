@@ -49,7 +49,7 @@ class S3:
         """Refuse nothing any more."""
         self._refusal = None
 
-    def keys(self) -> list[str]:
+    def names(self) -> list[str]:
         """The keys of all files."""
         return sorted(found["Key"] for found in self.client.list_objects_v2(Bucket=BUCKET).get("Contents", []))
 

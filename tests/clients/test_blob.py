@@ -14,18 +14,9 @@ import pytest
 from hub import config
 from hub.clients import blob
 from hub.clients.blob import BlobError, Store
-from tests.s3 import KEYS, S3
+from tests.s3 import S3
 
 MEGABYTE = 1 << 20
-
-
-@pytest.fixture
-def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3]:
-    for name, value in KEYS.items():
-        monkeypatch.setenv(name, value)
-    server = S3()
-    yield server
-    server.close()
 
 
 @pytest.fixture(params=["folder", "bucket"])
@@ -97,7 +88,7 @@ def test_what_is_not_finished_leaves_nothing_and_its_reason_passes(store: Store,
 def test_an_upload_that_is_given_up_is_aborted(s3: S3) -> None:
     with pytest.raises(Stop):
         Store(s3.url).write("a/half", pieces(20, Stop()))
-    assert s3.keys() == s3.unfinished() == []
+    assert s3.names() == s3.unfinished() == []
 
 
 def test_what_is_missing_is_said_to_be(store: Store) -> None:
@@ -129,18 +120,6 @@ def test_a_file_that_a_killed_process_left_half_written_can_be_found_and_removed
     for key in left:
         store.discard(key)
     assert store.keys("a") == []
-
-
-@pytest.fixture
-def tiny(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 2 MB."""
-    folder = tmp_path / "tiny"
-    folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", folder], capture_output=True)
-    if mounted.returncode:
-        pytest.skip("may not mount a file system here")
-    yield folder
-    subprocess.run(["umount", folder], check=True)
 
 
 def test_a_full_disk_is_told_and_earlier_files_stay(tiny: Path) -> None:
@@ -181,7 +160,7 @@ def test_a_refusal_half_way_is_told_and_leaves_nothing(
         store.write("a/two", pieces(30))
     assert refused.value.code == told
     s3.relent()
-    assert s3.keys() == ["hub/a/one"]
+    assert s3.names() == ["hub/a/one"]
     assert s3.unfinished() == []
 
 
@@ -202,7 +181,7 @@ def test_a_store_that_does_not_answer_is_away(s3: S3, monkeypatch: pytest.Monkey
 def test_endpoint_and_region_come_from_the_usual_variables_as_well(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", s3.endpoint)
     put(Store("s3://backups"), "a/one", b"1")
-    assert s3.keys() == ["a/one"]
+    assert s3.names() == ["a/one"]
 
 
 def test_the_default_is_a_folder_beside_the_data_that_others_cannot_read(tmp_path: Path) -> None:
