@@ -138,7 +138,7 @@ def test_an_idle_worker_takes_up_a_dead_workers_job_when_its_lease_ends(
     database: Database, settings: Settings, admin_url: str, start: Start
 ) -> None:
     job_id = tagging(database, settings)
-    # A page that stays locked is given up after a while, which depends on the lease: long enough to start another worker.
+    # A page that stays locked is given up after a part of the lease: long enough to start another worker.
     patiently = {"HUB_QUEUE_LEASE": "8", "HUB_QUEUE_RENEW": "2"}
     with stuck_at_page(database, admin_url, 20):
         first = start(**patiently)
