@@ -15,7 +15,8 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -65,11 +66,18 @@ class Bench:
 
 def main() -> int:
     """Run the bench; exit status 1 if a ratio falls short."""
+    with bench_server() as bench:
+        return measure(bench)
+
+
+@contextmanager
+def bench_server() -> Iterator[Bench]:
+    """A durable server of its own with Hub's schemas."""
     with tempfile.TemporaryDirectory(prefix="hub-bench-") as folder:
         os.chmod(folder, 0o755)
         server = postgres.start(Path(folder))
         try:
-            return measure(prepare(server, Path(folder)))
+            yield prepare(server, Path(folder))
         finally:
             server.stop()
 
