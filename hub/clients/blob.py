@@ -27,8 +27,8 @@ from hub.config import Settings
 
 # What is read at once, and what a folder is given at once.
 PIECE = 1 << 20
-# A bucket takes at most 10,000 parts for a file: 80 GB at this size. Three of them are in memory at a time.
-PART = 8 << 20
+# A bucket takes at most 10,000 parts for a file: 50 GB at this size, its smallest. Three are in memory at a time.
+PART = 5 << 20
 DRAFT = ".part"
 # A file that is still being written, as the library calls it beside its key.
 _STAGED = re.compile(r"#\d+$")
@@ -91,7 +91,8 @@ class Store:
 
     def open(self, key: str) -> IO[bytes]:
         """A file to read from at any place; its size is as it was when it was opened."""
-        return io.BufferedReader(_Reader(self._store, key, self.size(key)), PIECE)
+        # Each look into a bucket is a request.
+        return io.BufferedReader(_Reader(self._store, key, self.size(key)), PIECE if self.folder else 4 * PIECE)
 
     def delete(self, key: str) -> None:
         """Remove a file; none is as good."""

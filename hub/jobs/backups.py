@@ -27,6 +27,9 @@ log = logging.getLogger(__name__)
 # The actor's right is checked again after so many records, or bytes of them.
 BLOCK_RECORDS = 500
 BLOCK_BYTES = 4_000_000
+# Whoever follows the writing of an archive is told after so many.
+TELL_RECORDS = 50
+TELL_BYTES = 500_000
 
 
 def folder_of(workspace_id: uuid.UUID) -> str:
@@ -60,11 +63,11 @@ def write(
     connection: records.Connection,
     workspace_id: uuid.UUID,
     told: dict[str, Any],
-    moved: Callable[[int], None],
+    moved: Callable[[int, int], None],
 ) -> Iterator[bytes]:
     """A whole archive of the workspace as the snapshot `connection` sees it, in pieces.
 
-    `told`: more for the manifest. `moved` is called for every record with the bytes it has.
+    `told`: more for the manifest. `moved` is told, after every few records, how many those were and of how many bytes.
     """
     yield from writer.readme(words.say("backup.readme"))
     for table in records.TABLES:
@@ -93,10 +96,16 @@ def manifest(
     }
 
 
-def _counted(rows: Iterator[bytes], moved: Callable[[int], None]) -> Iterator[bytes]:
+def _counted(rows: Iterator[bytes], moved: Callable[[int, int], None]) -> Iterator[bytes]:
+    count = size = 0
     for row in rows:
         yield row
-        moved(len(row))
+        count += 1
+        size += len(row)
+        if count >= TELL_RECORDS or size >= TELL_BYTES:
+            moved(count, size)
+            count = size = 0
+    moved(count, size)
 
 
 _ABOUT = """
@@ -165,7 +174,7 @@ def export(settings: Settings, workspace_id: uuid.UUID, path: Path, actor: audit
     try:
         with records.snapshot(settings.database_url) as connection, draft.open("xb") as file:
             told = manifest(connection, workspace_id, actor)
-            for piece in write(writer, connection, workspace_id, told, lambda size: None):
+            for piece in write(writer, connection, workspace_id, told, lambda records, size: None):
                 file.write(piece)
             file.flush()
             os.fsync(file.fileno())

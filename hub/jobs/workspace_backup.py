@@ -115,9 +115,9 @@ class Making:
             self._report(now=True)
             yield from backups.write(self._writer, connection, workspace_id, self._told, self._moved)
 
-    def _moved(self, size: int) -> None:
-        self._done += 1
-        self._block_records += 1
+    def _moved(self, count: int, size: int) -> None:
+        self._done += count
+        self._block_records += count
         self._block_bytes += size
         if self._block_records >= backups.BLOCK_RECORDS or self._block_bytes >= backups.BLOCK_BYTES:
             self._block_records = self._block_bytes = 0

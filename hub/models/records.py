@@ -29,8 +29,11 @@ from hub.models.tag import MAX_LENGTH, tag_key
 
 Connection = psycopg.Connection[Any]
 
-# Rows that a cursor gives at once. They are not held: each is passed on as it arrives.
+# Rows that a cursor is asked for at once; they are passed on as they arrive. What arrives together is held together, so
+# of pages, which may have a megabyte each, that are a few.
 BLOCK = 500
+TOGETHER = 100
+PAGES_TOGETHER = 4
 # Seconds that one statement on a snapshot may take, that its transaction may wait for us, and that it waits for the
 # lock of another. A frozen process must not hold the database's old rows for ever.
 STATEMENT = 1800.0
@@ -79,21 +82,20 @@ def count(connection: Connection, workspace_id: uuid.UUID) -> dict[str, int]:
 def rows(connection: Connection, table: str, workspace_id: uuid.UUID) -> Iterator[bytes]:
     """The rows of a table as JSON, in an order that does not depend on chance."""
     if table != "pages":
-        yield from _through_cursor(connection, _READ[table], workspace_id)
+        yield from _through_cursor(connection, _READ[table], workspace_id, TOGETHER)
         return
     # Course by course, each along its index: sorting all bodies would write them to the disk once more.
     courses = connection.execute(_COURSES.encode(), [workspace_id]).fetchall()
     for (course_id,) in courses:
-        yield from _through_cursor(connection, _READ["pages"], course_id)
+        yield from _through_cursor(connection, _READ["pages"], course_id, PAGES_TOGETHER)
 
 
-def _through_cursor(connection: Connection, query: str, of: uuid.UUID) -> Iterator[bytes]:
+def _through_cursor(connection: Connection, query: str, of: uuid.UUID, together: int) -> Iterator[bytes]:
     connection.execute(f"declare rows no scroll cursor for {_JSON.format(query)}".encode(), [of])
     while True:
         found = 0
         with connection.cursor(binary=True, row_factory=tuple_row) as cursor:
-            # Row by row: a block of large rows must not be held at once.
-            for (row,) in cursor.stream(f"fetch forward {BLOCK} from rows".encode()):
+            for (row,) in cursor.stream(f"fetch forward {BLOCK} from rows".encode(), size=together):
                 found += 1
                 yield row
         if found < BLOCK:

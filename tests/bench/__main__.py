@@ -2,6 +2,6 @@
 
 import sys
 
-from tests.bench import queueing, tagging
+from tests.bench import backups, queueing, tagging
 
-sys.exit(max([tagging.main(), queueing.main()]))
+sys.exit(max([tagging.main(), queueing.main(), backups.main()]))

@@ -181,6 +181,7 @@ def test_the_right_is_asked_for_before_every_block(vault: Vault, monkeypatch: py
 
     monkeypatch.setattr(people, "require_admin", count)
     monkeypatch.setattr(backups, "BLOCK_RECORDS", 2)
+    monkeypatch.setattr(backups, "TELL_RECORDS", 1)
     vault.make()
     # Before the work, eleven records in blocks of two, before it is settled, at the end.
     assert len(asked) == 1 + 5 + 1 + 1
