@@ -198,6 +198,18 @@ def start_tagging(slug: str, course_id: UUID) -> Response:
     return _start_page(slug, Entered("course.tag", args=request.args.to_dict() | {"course_id": str(course_id)}))
 
 
+@bp.get("/w/<slug>/backups/new")
+def back_up(slug: str) -> Response:
+    """The form that starts a backup of the workspace."""
+    return _start_page(slug, Entered("workspace.backup", args={}))
+
+
+@bp.get("/w/<slug>/backups/<uuid:backup_id>/restore")
+def restore(slug: str, backup_id: UUID) -> Response:
+    """The form that restores a backup into a new workspace."""
+    return _start_page(slug, Entered("workspace.restore", args={"backup_id": str(backup_id)}))
+
+
 @bp.get("/w/<slug>/jobs/new/<kind>")
 def new(slug: str, kind: str) -> Response:
     """The form that starts a job of any kind; what it is about stands in the address, as in ``?course_id=…``."""

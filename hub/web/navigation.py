@@ -31,7 +31,10 @@ WORKSPACE: dict[str, list[Entry]] = {
         Entry("jobs", "/w/<slug>/jobs", "workspace.see", "jobs"),
         Entry("audit", "/w/<slug>/audit", "audit.read", "audit"),
     ],
-    "workspace": [Entry("members", "/w/<slug>/members", "members.manage", "people")],
+    "workspace": [
+        Entry("backups", "/w/<slug>/backups", "workspace.see", "archive"),
+        Entry("members", "/w/<slug>/members", "members.manage", "people"),
+    ],
 }
 # For staff; the right is their flag.
 STAFF = [Entry("all_audit", "/audit", "support", "audit")]

@@ -9,7 +9,11 @@ from urllib.parse import urljoin, urlsplit
 
 import pytest
 
+from hub.config import Settings
 from hub.db import Database
+from hub.jobs.create import create
+from hub.models import audit
+from hub.queue.testing import drain
 from tests import factories
 from tests.browser import axe
 from tests.factories import Team
@@ -18,7 +22,7 @@ from tests.factories_jobs import make_job
 # Links that differ only in these lead to the same kind of page.
 VARIABLE = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}|(?<=/)\d+(?=/|$)")
 # A download is no page.
-FILES = (".csv", ".zip")
+FILES = (".csv", ".zip", "/download")
 
 
 def kind_of(url: str) -> str:
@@ -59,8 +63,12 @@ def check_rules(page: Any, url: str) -> None:
 
 
 @pytest.fixture
-def filled(database: Database, team: Team) -> Team:
+def filled(database: Database, team: Team, settings: Settings) -> Team:
     """A workspace with something on every page."""
+    with database.transaction() as session:
+        order = {"kind": "workspace.backup", "args": {}, "key": "walk"}
+        create(session, settings, workspace=team.workspace, actor=audit.Actor(team.admin.id, "Anna"), **order)
+    drain(database, settings, "workspace.jobs")
     course = factories.make_course(database, team, pages=3)
     factories.add_member(database, team, "viewer")
     for label in ("running", "finished_with_problems", "waiting"):
@@ -79,7 +87,17 @@ def test_every_page_that_links_lead_to_is_sound(
         assert axe(page) == [], url
 
     kinds = walk(page, f"{page.base}/", visit)
-    for part in ("/jobs?", "/jobs/*?", "/courses?", "/courses/*?", "/courses/*/tag?", "/audit?", "/members?"):
+    for part in (
+        "/jobs?",
+        "/jobs/*?",
+        "/courses?",
+        "/courses/*?",
+        "/courses/*/tag?",
+        "/audit?",
+        "/members?",
+        "/backups?",
+        "/backups/*/restore?",
+    ):
         assert any(kind.endswith(part) for kind in kinds), part
 
 
