@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from hub.models import permission
+from hub.jobs.create import create
+from hub.models import audit, permission
+from hub.queue.testing import drain
 from tests import factories
 from tests.factories_jobs import make_job
 from tests.web.visitor import JSON, Visitor, rows
@@ -78,11 +80,20 @@ RIGHTS: dict[str, str] = {
     "jobs.confirm_cancel": "job.start",
     "jobs.cancel": "job.start",
     "jobs.run_again": "job.start",
+    "jobs.back_up": "job.start",
+    "jobs.restore": "job.start",
+    "backups.index": "workspace.see",
+    "backups.show": "workspace.see",
+    "backups.download": "backup.manage",
+    "backups.verify": "backup.manage",
+    "backups.confirm_delete": "backup.manage",
+    "backups.delete": "backup.manage",
+    "backups.retention": "backup.manage",
 }
 # Addresses of these end a session or a right that the walk still needs.
 ENDS_ITSELF = ("signin.sign_out", "account.change_password", "account.end_other_sessions", "account.end_session")
 
-IDS = {"course_id", "page_id", "person_id", "job_id", "event_id"}
+IDS = {"course_id", "page_id", "person_id", "job_id", "event_id", "backup_id"}
 
 TABLE = {
     "workspace.see": "admin member viewer support",
@@ -105,8 +116,13 @@ class World:
 
 
 @pytest.fixture
-def world(app: Any, database: Any) -> World:
+def world(app: Any, database: Any, settings: Any) -> World:
     team = factories.make_team(database)
+    with database.transaction() as session:
+        actor = audit.Actor(team.admin.id, team.admin.name)
+        order = {"kind": "workspace.backup", "args": {}, "key": "world"}
+        create(session, settings, workspace=team.workspace, actor=actor, **order)
+    drain(database, settings, "workspace.jobs")
     course = factories.make_course(database, team)
     page = rows(database, "select id from hub.page limit 1")[0].id
     people = {role: factories.add_member(database, team, role) for role in ("member", "viewer")}
@@ -124,6 +140,7 @@ def world(app: Any, database: Any) -> World:
         "person_id": people["member"].id,
         "job_id": make_job(database, team, "finished"),
         "event_id": event[0].id,
+        "backup_id": rows(database, "select id from hub.backup")[0].id,
         "session_id": "01890000-0000-7000-8000-000000000000",
         "filename": "app.css",
         "kind": "course.tag",
