@@ -96,6 +96,10 @@ def parse_lanes(value: str) -> dict[str, int]:
     return lanes
 
 
+def _prefix_only(_value: str) -> dict[str, str]:
+    raise ValueError("must be followed by the name of a schedule, see `hub schedules list`")
+
+
 def _setting(default: Any, parse: Callable[[str], Any], why: str, unit: str = "", secret: bool = False) -> Any:
     make = {"default": default} if not isinstance(default, dict) else {"default_factory": dict}
     return field(**make, metadata={"parse": parse, "why": why, "unit": unit, "secret": secret})
@@ -142,6 +146,12 @@ class Settings:
     )
     queue_listen_ping: float = _setting(30.0, _seconds(0.5, 600), "test of the listening connection", "s")
     queue_grace: float = _setting(30.0, _seconds(0, 3600), "time to finish after SIGTERM", "s")
+    queue_keep_days: int = _setting(
+        14, _whole(1, 36_500), "ended jobs that no person asked for, and ticks of schedules, are kept so long", "days"
+    )
+    queue_prune: float = _setting(600.0, _seconds(1, 86_400), "a worker looks so often for what need not be kept", "s")
+    # What is set of HUB_CRON_…, by name, as it is written: only the schedules know whether it makes sense.
+    cron: dict[str, str] = _setting({}, _prefix_only, "cron expressions of schedules")
 
     jobs_max_pending_per_workspace: int = _setting(10, _whole(1, 10**6), "jobs of a workspace not yet ended", "jobs")
     jobs_max_pending_per_actor: int = _setting(
@@ -180,6 +190,7 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
             values[setting.name] = setting.metadata["parse"](raw.strip())
         except ValueError as error:
             raise ConfigError(f"{name}: {_reason(error, raw, setting.metadata['secret'])}") from None
+    values["cron"] = {name: raw.strip() for name, raw in sorted(environ.items()) if name.startswith("HUB_CRON_")}
     settings = Settings(**values)
     _check_sense(settings)
     return settings
@@ -232,7 +243,10 @@ def kept_secret(folder: Path, name: str) -> str:
 
 
 def describe(settings: Settings) -> list[dict[str, Any]]:
-    """Each setting with name, value in force, default, unit and reason; secrets only as set or not."""
+    """Each setting with name, value in force, default, unit and reason; secrets only as set or not.
+
+    Without those of schedules, which `hub.queue.plans` describes.
+    """
     return [
         {
             "name": variable(f.name),
@@ -242,6 +256,7 @@ def describe(settings: Settings) -> list[dict[str, Any]]:
             "why": f.metadata["why"],
         }
         for f in fields(Settings)
+        if f.name != "cron"
     ]
 
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING
 
 import click
 
 from hub import config
 from hub.cli import base
+from hub.config import Settings
+
+if TYPE_CHECKING:
+    from hub.readiness import Finding
 
 
 @click.command()
@@ -15,7 +20,7 @@ def up() -> int:
     """Start everything on this machine: database, web server, one worker. Ctrl-C stops all."""
     from hub import up
 
-    return up.run(config.load())
+    return up.run(_checked(config.load()))
 
 
 @click.command()
@@ -23,7 +28,7 @@ def web() -> None:
     """Run the web server."""
     from hub import schema, up
 
-    settings = base.with_database()
+    settings = _checked(base.with_database())
     schema.check(settings.database_url)
     up.exec_web(settings)
 
@@ -32,12 +37,10 @@ def web() -> None:
 @click.option("--lanes", help="Lanes for each queue, as workspace.jobs=2,knowledge.ingest=4; default: HUB_LANES.")
 def worker(lanes: str | None) -> int:
     """Run a worker, which does the jobs of the queues it has lanes for."""
-    # Importing the kinds is what makes them known.
-    import hub.jobs  # noqa: F401
     from hub import log, schema
     from hub.queue import kind, worker
 
-    settings = base.with_database()
+    settings = _checked(base.with_database())
     try:
         wanted = settings.lanes if lanes is None else config.parse_lanes(lanes)
     except ValueError as error:
@@ -50,6 +53,16 @@ def worker(lanes: str | None) -> int:
     return worker.main(settings, wanted)
 
 
+def _checked(settings: Settings) -> Settings:
+    """The settings, if those of the schedules make sense too. Raises ConfigError."""
+    # Importing the kinds is what makes them and their schedules known.
+    import hub.jobs  # noqa: F401
+    from hub.queue import plans
+
+    plans.load(settings)
+    return settings
+
+
 @click.command()
 @base.as_json
 def check(as_json: bool) -> int:
@@ -58,6 +71,7 @@ def check(as_json: bool) -> int:
 
     with base.embedded_or_named() as settings:
         findings = readiness.findings(settings)
+        findings += _queue_findings(settings) if findings[0].ok and findings[1].ok else []
     if as_json:
         base.print_json([finding.as_dict() for finding in findings])
     else:
@@ -66,11 +80,33 @@ def check(as_json: bool) -> int:
     return 0 if all(finding.ok for finding in findings) else 1
 
 
+def _queue_findings(settings: Settings) -> list[Finding]:
+    """Whether the schedules are ticked, and what need not be kept is removed."""
+    import hub.jobs  # noqa: F401
+    from hub import db
+    from hub.queue import plans, retention, timetable
+    from hub.readiness import Finding
+
+    with db.connect(settings.database_url, application_name="hub check", autocommit=True) as connection:
+        lines = timetable.lines(connection, settings)
+        pruning = retention.trouble(connection)
+    wrong = [trouble for line in lines if (trouble := line.trouble)]
+    wrong += [f"no schedule has the setting {name}" for name in plans.unknown(settings)]
+    on = sum(1 for line in lines if line.cron)
+    return [
+        Finding("schedules", not wrong, "; ".join(wrong) or f"{on} are on, and none is late"),
+        Finding("retention", pruning is None, pruning or "nothing keeps the removal of old rows from working"),
+    ]
+
+
 @click.command()
 @base.as_json
 def settings(as_json: bool) -> None:
     """List all settings: name, value, unit, reason."""
-    rows = config.describe(config.load())
+    from hub.queue import plans
+
+    loaded = _checked(config.load())
+    rows = config.describe(loaded) + plans.describe(loaded)
     if as_json:
         base.print_json(rows)
         return

@@ -85,6 +85,9 @@ ACTIONS: dict[str, Action] = {
     "queue.resumed": _action("queue"),
     "dead_letter.redriven": _action("dead_letter", "kind", "redriven_as"),
     "dead_letter.discarded": _action("dead_letter", "kind", "reason"),
+    "schedule.run": _action("schedule"),
+    "schedule.paused": _action("schedule", "reason"),
+    "schedule.resumed": _action("schedule"),
     "support.visited": _action("workspace", "reason"),
 }
 OUTCOMES = ("done", "refused", "failed")

@@ -13,7 +13,7 @@ from typing import Any
 from hub import log as logs
 from hub.config import Settings
 from hub.db import Database, driver, is_conflict, is_connection_loss
-from hub.queue import backoff, store, text
+from hub.queue import backoff, plans, store, text
 from hub.queue.closing import TRIES, ClosingFailed, close
 from hub.queue.complete import Completer
 from hub.queue.context import Context
@@ -141,7 +141,7 @@ class Execution:
         elif self.job.attempt >= self.job.max_attempts:
             self._end("failed", code="handler_failed", error=error, dead=True)
         else:
-            ceiling = min(self.declared.retry_max or float("inf"), self._settings.queue_retry_max)
+            ceiling = plans.longest_wait(self.declared, self._settings)
             wait = backoff.wait(self.job.attempt, base=self._settings.queue_retry_base, ceiling=ceiling)
             self._put_back(partial(store.retry, wait=wait, code="handler_failed", error=error), "job waits for a retry")
 

@@ -10,6 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from hub.queue import schedule as schedules
+from hub.queue.schedule import Schedule
+
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
@@ -46,6 +49,7 @@ class Kind:
     the kind, which an exclusive kind could not do a moment earlier (see `hub.queue.mirror`).
     tidy: called once a worker has recorded an end and that has committed; removes what is left outside the database.
     Nothing depends on it: what it raises is logged.
+    schedule: when the clock starts jobs of this kind, with empty arguments; an exclusive one has its queue as the key.
     command, form, opening: of kinds that people start, the pydantic model of what they send, the hook that says what
     their start page shows, and the hook that turns a command into `args` and a worklist in the creating transaction;
     see `hub.jobs.people`.
@@ -67,6 +71,7 @@ class Kind:
     closing: Callable[[Session, Ended], None] | None = None
     follow_up: Callable[[Session, Ended], Item | None] | None = None
     tidy: Callable[[Database, Settings, Ended], None] | None = None
+    schedule: Schedule | None = None
     command: type[Any] | None = None
     form: Callable[..., Any] | None = None
     opening: Callable[..., Any] | None = None
@@ -84,6 +89,8 @@ def register(kind: Kind) -> Kind:
     """Make a kind known. Raises ValueError if its name is taken by another, or if it cannot keep what it declares."""
     if kind.prefetch:
         _check_prefetch(kind)
+    if kind.schedule:
+        _check_schedule(kind, kind.schedule)
     if kind.name in _kinds and _kinds[kind.name] is not kind:
         raise ValueError(f"two kinds are called {kind.name}")
     _kinds[kind.name] = kind
@@ -96,6 +103,19 @@ def _check_prefetch(kind: Kind) -> None:
     if kind.policy != STANDARD or kind.attempts < 2 or any(hooks) or kind.deadline < PREFETCH_DEADLINE:
         needs = f"the standard policy, two attempts, a deadline of {PREFETCH_DEADLINE:g} s and no hooks"
         raise ValueError(f"{kind.name}: prefetch needs {needs}")
+
+
+def _check_schedule(kind: Kind, schedule: Schedule) -> None:
+    """The clock has no arguments to give and nobody to ask for."""
+    kind.args.model_validate({})
+    if kind.command is not None:
+        raise ValueError(f"{kind.name}: what people start has no schedule")
+    if kind.policy == EXCLUSIVE and schedule.overlap != schedules.SKIP:
+        raise ValueError(f"{kind.name}: jobs of an exclusive kind do not overlap")
+    for other in _kinds.values():
+        taken = other.schedule is not None and schedules.setting(other.name) == schedules.setting(kind.name)
+        if taken and other.name != kind.name:
+            raise ValueError(f"{kind.name} and {other.name} would have one setting")
 
 
 def find(name: str) -> Kind | None:

@@ -32,7 +32,9 @@ import psycopg
 from hub import db
 from hub.config import Settings
 from hub.db import KEYED_PLANS, Database, is_connection_loss
-from hub.queue import kind, store
+from hub.queue import kind, plans, store
+from hub.queue.chores import Chores
+from hub.queue.clock import JITTER, Clock
 from hub.queue.complete import Completer
 from hub.queue.execute import AheadExecution, Execution
 from hub.queue.job import Claimed
@@ -40,6 +42,7 @@ from hub.queue.kind import STANDARD
 from hub.queue.lanes import Lanes
 from hub.queue.lease import Held, LeaseKeeper
 from hub.queue.listener import Listener
+from hub.queue.retention import Retention
 
 log = logging.getLogger(__name__)
 
@@ -91,6 +94,7 @@ class Worker:
         while not self._stopping and not self._too_many_lost():
             self._await_news(self._dispatch())
         self._listener.stop()
+        self._chores.stop()
         return self._drain()
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
@@ -141,6 +145,11 @@ class Worker:
             lambda: self._keeper.listens(False),
         )
         self._listener.start()
+        self._chores = Chores(url)
+        # Workers that start together do not do their chores together.
+        self._chores.add(Clock(settings, self._lanes, self._number), random.uniform(0, JITTER))
+        self._chores.add(Retention(settings), settings.queue_prune * random.uniform(0.1, 1))
+        self._chores.start()
 
     def _on_notify(self, _channel: str, queue: str) -> None:
         if lanes := self._lanes.get(queue):
@@ -359,5 +368,10 @@ class Worker:
 
 
 def main(settings: Settings, lanes: dict[str, int]) -> int:
-    """Run a worker with these lanes until it is told to stop; returns the exit status."""
+    """Run a worker with these lanes until it is told to stop; returns the exit status.
+
+    Raises ConfigError for a setting of a schedule that makes no sense.
+    """
+    for name in plans.unknown(settings):
+        log.warning("no schedule has the setting %s", name)
     return Worker(settings, lanes).run()

@@ -8,10 +8,14 @@
 -- dead_letter  jobs that used up their attempts, and what became of that
 -- pause      queues that claim nothing for now
 -- worker     worker processes; its number is the upper half of every claim number it draws
+-- schedule   what the clock starts, and up to which due time it has decided
+-- tick       the ledger of due times: one row for each, whoever decided it
+-- retention  how far the round has come that removes what need not be kept
 
 create type queue.state as enum ('queued', 'running', 'succeeded', 'failed', 'cancelled');
 create type queue.attempt_outcome as enum ('retry', 'lost', 'interrupted', 'snoozed');
 create type queue.dead_letter_state as enum ('open', 'redriven', 'discarded');
+create type queue.tick_outcome as enum ('fired', 'skipped', 'missed', 'manual');
 
 create table queue.job (
     -- By default, because a bulk enqueue draws its ids first and then copies the rows in.
@@ -192,3 +196,54 @@ create table queue.worker (
     stopped_at timestamptz
 ) with (fillfactor = 70);
 create index worker_live on queue.worker (seen_at) where stopped_at is null;
+
+create table queue.schedule (
+    -- The name of its kind.
+    name           text collate "C" primary key,
+    -- The expression that the latest worker to start knew, and its zone; empty: off.
+    cron           text not null,
+    time_zone      text not null,
+    -- Every due time up to here is decided.
+    ticked_at      timestamptz not null default statement_timestamp(),
+    -- The job that was started last.
+    job_id         bigint,
+    paused_at      timestamptz,
+    paused_by_id   uuid,
+    paused_by_name text,
+    paused_reason  text,
+    -- Why its due times cannot be decided, while they cannot.
+    error          text,
+    failed_at      timestamptz,
+    check ((paused_at is null) = (paused_reason is null) and (paused_at is null) = (paused_by_name is null)),
+    check ((error is null) = (failed_at is null))
+);
+
+create table queue.tick (
+    schedule   text collate "C" not null references queue.schedule on delete cascade,
+    due_at     timestamptz not null,
+    -- When a great many were missed or skipped at once, one row stands for all due times from due_at to here.
+    through_at timestamptz check (through_at >= due_at),
+    outcome    queue.tick_outcome not null,
+    -- A key: late (fired long after its time), overlap (job_id lived), paused.
+    reason     text,
+    job_id     bigint,
+    worker_id  bigint,
+    -- Who started it by hand.
+    by_name    text,
+    at         timestamptz not null default statement_timestamp(),
+    primary key (schedule, due_at),
+    check ((outcome = 'manual') = (by_name is not null)),
+    check (through_at is null or outcome in ('skipped', 'missed'))
+);
+
+create table queue.retention (
+    the_only_row boolean primary key default true check (the_only_row),
+    -- Jobs up to this number were looked at in this round.
+    after_id     bigint not null default 0,
+    began_at     timestamptz not null default statement_timestamp(),
+    -- When a worker last looked, and why it could not, while it could not.
+    looked_at    timestamptz,
+    error        text,
+    failed_at    timestamptz,
+    check ((error is null) = (failed_at is null))
+);
