@@ -12,7 +12,7 @@ from typing import NoReturn
 import click
 
 from hub import __version__
-from hub.cli import backups, courses, database, people, schedules, server
+from hub.cli import backups, courses, database, jobs, people, queues, schedules, server
 from hub.errors import HubError, Invalid, Refusal
 
 CONTEXT = {"help_option_names": ["-h", "--help"]}
@@ -47,7 +47,8 @@ def cli() -> None:
 
 COMMANDS = [
     *(server.up, server.web, server.worker, server.check, server.settings),
-    *(database.db, people.workspace, people.user, courses.course, backups.backup, schedules.schedules),
+    *(database.db, people.workspace, people.user, courses.course, backups.backup),
+    *(jobs.jobs, queues.queues, schedules.schedules),
 ]
 for command in COMMANDS:
     cli.add_command(command)

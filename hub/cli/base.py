@@ -7,7 +7,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import click
 
@@ -142,3 +144,14 @@ def answer(report: dict[str, Any], as_json: bool, sentence: str) -> None:
 def print_json(data: Any) -> None:
     """Print `data` as one line of JSON."""
     click.echo(json.dumps(data, ensure_ascii=False))
+
+
+def plain(value: Any) -> Any:
+    """Times as RFC 3339 in UTC and ids as text, however deep in lists and dictionaries: ready to be JSON."""
+    if isinstance(value, dict):
+        return {name: plain(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    return str(value) if isinstance(value, UUID) else value
