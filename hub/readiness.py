@@ -21,11 +21,12 @@ MAX_SKEW = 5.0
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing looked at."""
+    """One thing looked at. `look`: nothing is broken, but somebody should have a look."""
 
     name: str
     ok: bool
     text: str
+    look: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         """The same, for printing."""

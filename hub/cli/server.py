@@ -76,15 +76,16 @@ def check(as_json: bool) -> int:
         base.print_json([finding.as_dict() for finding in findings])
     else:
         for finding in findings:
-            click.echo(f"{'ok  ' if finding.ok else 'FAIL'} {finding.name}: {finding.text}")
+            told = "FAIL" if not finding.ok else "look" if finding.look else "ok  "
+            click.echo(f"{told} {finding.name}: {finding.text}")
     return 0 if all(finding.ok for finding in findings) else 1
 
 
 def _queue_findings(settings: Settings) -> list[Finding]:
-    """Whether the schedules are ticked, and what need not be kept is removed."""
+    """Whether jobs are taken up, the schedules are ticked, and what need not be kept is removed."""
     import hub.jobs  # noqa: F401
     from hub import db
-    from hub.queue import plans, retention, timetable
+    from hub.queue import health, plans, retention, timetable
     from hub.readiness import Finding
 
     with db.connect(settings.database_url, application_name="hub check", autocommit=True) as connection:
@@ -94,6 +95,7 @@ def _queue_findings(settings: Settings) -> list[Finding]:
     wrong += [f"no schedule has the setting {name}" for name in plans.unknown(settings)]
     on = sum(1 for line in lines if line.cron)
     return [
+        *health.findings(settings),
         Finding("schedules", not wrong, "; ".join(wrong) or f"{on} are on, and none is late"),
         Finding("retention", pruning is None, pruning or "nothing keeps the removal of old rows from working"),
     ]
