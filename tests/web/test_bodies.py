@@ -74,6 +74,7 @@ def test_no_view_holds_a_connection_while_a_body_arrives(app: Any, database: Dat
                 "job_id": make_job(database, team, "finished"),
                 "person_id": add_member(database, team, "viewer").id,
                 "session_id": course_id,
+                "backup_id": course_id,
                 "kind": "course.tag",
             }
             with app.test_request_context():
