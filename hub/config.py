@@ -117,7 +117,7 @@ class Settings:
         "", _text, "direct address for LISTEN when HUB_DATABASE_URL is a pooler", secret=True
     )
     pg_bin: str = _setting("", _text, "folder of PostgreSQL's programs, if not the embedded ones")
-    data_dir: Path = _setting(Path("var"), Path, "where the embedded server and generated keys live")
+    data_dir: Path = _setting(Path("var"), Path, "where the embedded server, generated keys and backups live")
     blob_url: str = _setting(
         "", _blob_url, "where backups are kept: file:FOLDER or s3://BUCKET/PREFIX; empty: `blobs` in HUB_DATA_DIR"
     )

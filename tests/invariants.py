@@ -204,7 +204,8 @@ RULES: dict[str, tuple[str, str]] = {
         """
         select j.id, j.total, coalesce(i.items, 0) as items from $job j
         left join (select job_id, sum(cardinality(items)) as items from $job_item group by job_id) i on i.job_id = j.id
-        where j.finished_at is null and j.bytes is null and coalesce(i.items, 0) <> coalesce(j.total, 0)
+        where j.finished_at is null and j.bytes is null and j.kind not like 'workspace.%%'
+          and coalesce(i.items, 0) <> coalesce(j.total, 0)
         """,
     ),
     "row": (

@@ -70,7 +70,7 @@ def check(as_json: bool) -> int:
     from hub import readiness
 
     with base.embedded_or_named() as settings:
-        findings = readiness.findings(settings)
+        findings = [*readiness.findings(settings), _storage(settings)]
         findings += _queue_findings(settings) if findings[0].ok and findings[1].ok else []
     if as_json:
         base.print_json([finding.as_dict() for finding in findings])
@@ -99,6 +99,16 @@ def _queue_findings(settings: Settings) -> list[Finding]:
         Finding("schedules", not wrong, "; ".join(wrong) or f"{on} are on, and none is late"),
         Finding("retention", pruning is None, pruning or "nothing keeps the removal of old rows from working"),
     ]
+
+
+def _storage(settings: Settings) -> Finding:
+    from hub.clients.blob import BlobError, open_store
+    from hub.readiness import Finding
+
+    try:
+        return Finding("storage of backups", True, f"{open_store(settings).probe()} can be written and read")
+    except BlobError as error:
+        return Finding("storage of backups", False, str(error))
 
 
 @click.command()

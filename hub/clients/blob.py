@@ -118,6 +118,17 @@ class Store:
             with _told():
                 (self.folder / key).unlink(missing_ok=True)
 
+    def probe(self) -> str:
+        """Write, read and remove a small file; returns where files are kept, for people. Raises BlobError."""
+        key = f"probe-{os.getpid()}"
+        try:
+            self.write(key, [b"probe"])
+            if b"".join(self.read(key)) != b"probe":
+                raise BlobError("refused", "what was written is not what is read")
+        finally:
+            self.delete(key)
+        return f"the folder {self.folder}" if self.folder else f"the bucket {self._store.config['bucket']}"
+
     def _pieces(self, found: Any) -> Iterator[bytes]:
         with _told():
             for piece in found.stream(min_chunk_size=PIECE):

@@ -115,7 +115,7 @@ class Attempt:
         restored = Restoring(connection, found, seed, self._restored).run(self._job.id)
         assert self._actor.id is not None
         make_admin(connection, restored.workspace_id, self._actor.id, self._actor.name)
-        self._context.report(self._total, self._total, 0, now=True)
+        self._context.report(self._total, self._total, now=True)
         slug = give_name(connection, restored.workspace_id, self._args.name)
         self._require_right()
         self._context.fence(connection)
@@ -136,7 +136,7 @@ class Attempt:
 
     def _report(self, now: bool = False) -> None:
         # The last record counts as done when everything is there: until then it can be cancelled.
-        self._context.report(min(self._done, self._total - 1), self._total, 0, now=now)
+        self._context.report(min(self._done, self._total - 1), self._total, now=now)
 
     def _require_right(self) -> None:
         people.require_admin(self._context.connection, self._job.workspace_id, self._actor.id)

@@ -372,10 +372,11 @@ class _Bounded:
 def check(file: IO[bytes], sha256: str | None = None, moved: Callable[[int], None] = lambda rows: None) -> Manifest:
     """Read a whole backup and compare everything with everything; returns its manifest. Raises Unreadable.
 
-    sha256: of the whole file, if it is known. The first entry that is not as it was is named; where none is, and yet
-    the file is not as it was written, the archive's own structure is damaged.
+    sha256: of the whole file, if it is known. `moved` is called all along with the number of rows read since. The first
+    entry that is not as it was is named; where none is, and yet the file is not as it was written, the archive's own
+    structure is damaged.
     """
-    whole = _is_whole(file, sha256)
+    whole = _is_whole(file, sha256, moved)
     file.seek(0)
     try:
         archive = Archive(file)
@@ -389,7 +390,7 @@ def check(file: IO[bytes], sha256: str | None = None, moved: Callable[[int], Non
     return archive.manifest
 
 
-def _is_whole(file: IO[bytes], sha256: str | None) -> bool:
+def _is_whole(file: IO[bytes], sha256: str | None, moved: Callable[[int], None]) -> bool:
     """Whether the file is as it was written, by the hash at its end and by the one that is known."""
     size = file.seek(0, 2)
     if size < SUM:
@@ -400,6 +401,7 @@ def _is_whole(file: IO[bytes], sha256: str | None) -> bool:
     while left and (piece := file.read(min(PIECE * 4, left))):
         before.update(piece)
         left -= len(piece)
+        moved(0)
     end = file.read(SUM)
     whole = before.copy()
     whole.update(end)

@@ -72,6 +72,11 @@ def test_a_zip_file_can_be_read_where_it_is(store: Store, tmp_path: Path) -> Non
         assert [read.read(f"{number}.txt")[-1] for number in range(5)] == [0, 1, 2, 3, 4]
 
 
+def test_a_probe_leaves_nothing_and_says_where_files_are(store: Store) -> None:
+    assert store.probe().startswith(("the folder /", "the bucket backups"))
+    assert store.keys("") == []
+
+
 class Stop(BaseException):
     """Something that nobody but the caller knows."""
 
