@@ -240,12 +240,10 @@ with recursive paused as materialized (
     where id = any(array(select id from candidate)) and coalesce(state = 'queued' and again_at is null, false)
     for no key update skip locked
 ), chosen as (
-    select id, 0 as line, cause, attempt >= max_attempts as used_up,
-           cancelled
-    from due
+    select id, cause, attempt >= max_attempts as used_up, cancelled, -1 as priority, 0 as turn from due
     union all
-    select id, 1, null, false, false from fresh
-    order by line
+    select id, null, false, false, c.priority, c.turn from fresh join candidate c using (id)
+    order by priority, turn, id
     limit :lanes
 ), claimed as (
     update queue.job j set

@@ -23,7 +23,6 @@ from hub.queue.kind import EXCLUSIVE, Kind
 SQL = sql.load(Path(__file__).parent / "queries.sql")
 _ENQUEUE = SQL["enqueue"].encode()
 _ENQUEUE_WIDE = SQL["enqueue_wide"].encode()
-_COMPLETE = SQL["complete"].encode()
 NO_WORKSPACE = UUID(int=0)
 # A worker that gave no sign of life for so many seconds is shown as gone; it beats twice in that time.
 WORKER_SILENT = 90.0
@@ -71,7 +70,6 @@ def enqueue(
     _check_key(kind, key)
     if start_at is not None and start_at.tzinfo is None:
         raise ValueError("start_at must say its time zone")
-    # What people asked for is shown with its details, and so has them from the start.
     text = _dump(args)
     values = _common(kind, ceiling, delay) | {
         "priority": kind.priority if priority is None else priority,
@@ -119,6 +117,7 @@ def _copy_jobs(
         ids = [row[0] for row in cursor.execute(SQL["draw_ids"].encode(), {"count": len(items)}, prepare=True)]
         again_at = _later(cursor, delay)
         attempts = min(kind.attempts, ceiling)
+        no_workspace = str(NO_WORKSPACE)
         details = []
         with cursor.copy(SQL["copy_jobs"].encode()) as rows:
             for job_id, item in zip(ids, items, strict=True):
@@ -131,7 +130,7 @@ def _copy_jobs(
                         kind.line,
                         kind.name,
                         kind.priority,
-                        item.workspace_id or NO_WORKSPACE,
+                        str(item.workspace_id) if item.workspace_id else no_workspace,
                         item.subject,
                         attempts,
                         kind.deadline,
@@ -366,7 +365,7 @@ def renew_many(connection: Connection, job_ids: list[int], claim: int, lease: fl
 
 def complete(connection: Connection, job_ids: list[int], claim: int) -> int:
     """End jobs claimed together as succeeded; answers for how many the claim still held."""
-    return connection.execute(_COMPLETE, {"ids": job_ids, "claim": claim}, prepare=True).rowcount
+    return connection.execute(SQL["complete"].encode(), {"ids": job_ids, "claim": claim}, prepare=True).rowcount
 
 
 def unclaim(connection: Connection, job_ids: list[int], claim: int) -> list[int]:

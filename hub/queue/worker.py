@@ -48,6 +48,9 @@ log = logging.getLogger(__name__)
 
 # When due rows were found locked by another claimer, look again this soon.
 LOCKED_WAIT = 0.25
+# After a claim that found something, look for what is due next only so many seconds later: the jobs go first, and where
+# they come one by one, one look does for several.
+LOOK_WAIT = 0.05
 
 
 class Worker:
@@ -205,7 +208,7 @@ class Worker:
         if len(jobs) == free:
             lanes.due = True
         else:
-            lanes.look_at = 0.0
+            self._look_soon(lanes, bool(jobs))
 
     def _claim_ahead(self, lanes: Lanes) -> None:
         """Claim fresh jobs ahead of the lanes, if what waits there runs short."""
@@ -220,7 +223,10 @@ class Worker:
         if len(jobs) == most:
             lanes.fresh = True
         else:
-            lanes.look_at = 0.0
+            self._look_soon(lanes, bool(jobs))
+
+    def _look_soon(self, lanes: Lanes, found: bool) -> None:
+        lanes.look_at = min(lanes.look_at, time.monotonic() + (LOOK_WAIT if found else 0.0))
 
     def _next_claim(self, lanes: Lanes) -> dict[str, Any]:
         self._counter += 1
@@ -327,12 +333,13 @@ class Worker:
 
     def _drain(self) -> int:
         """Let running items finish, give back what cannot, and leave."""
-        log.info("worker draining")
         unstarted = [execution for lanes in self._lanes.values() for execution in lanes.close()]
         running = self._running()
         hung = {execution for execution in running if self._is_hung(execution.held)}
         for execution in running:
             execution.held.stop.set()
+        # Said when it holds: from this line on no handler begins another item.
+        log.info("worker draining")
         self._try(lambda: self._give_back_unstarted([one for one in unstarted if isinstance(one, AheadExecution)]))
         self._give_back([one for one in unstarted if not isinstance(one, AheadExecution)])
         give_up_at = time.monotonic() + self._settings.queue_grace

@@ -184,6 +184,16 @@ def test_a_claim_takes_no_more_than_the_free_lanes_due_jobs_included(bench: Benc
     assert row(bench.database, "select count(*) from queue.job where state = 'queued'").count == 3
 
 
+def test_beside_due_jobs_a_claim_takes_the_most_urgent_of_the_fresh_ones(bench: Bench) -> None:
+    urgent = bench.kind(priority=0)
+    normal = bench.kind(queue=urgent.line, priority=1)
+    due, older = bench.enqueue(normal), bench.enqueue(normal)
+    bench.make_due(due)
+    newer = bench.enqueue(urgent)
+    assert {job.id for job in bench.claim(urgent, normal, lanes=2)} == {due, newer}
+    assert [job.id for job in bench.claim(urgent, normal, lanes=2)] == [older]
+
+
 def test_no_job_is_claimed_twice_by_threads_at_once(bench: Bench, watch: Watch) -> None:
     kind = bench.kind()
     expected = {bench.enqueue(kind) for _ in range(120)}
