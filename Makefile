@@ -1,6 +1,7 @@
 # make run    sets up what is missing and starts Hub
 # make test   sets up what is missing, then lint, types, import contracts and tests
 # make bench  measures the queue and the pages
+# make soak   three minutes of jobs and faults: SOAK_SECONDS, SOAK_JOBS and SOAK_SEED say how long, how many, which
 # make clean  stops the tests' database server and removes what make made, but not the data under var/
 
 PYTHON ?= python3
@@ -8,7 +9,7 @@ BIN := .venv/bin
 RUN_TESTS ?= -n 2 --dist loadgroup
 MAKEFLAGS += --no-print-directory
 
-.PHONY: run test lint bench setup setup-dev have-python format lock clean
+.PHONY: run test lint bench soak setup setup-dev have-python format lock clean
 
 run: setup
 	@exec $(BIN)/hub up
@@ -30,6 +31,11 @@ format: setup-dev
 ifneq ($(wildcard tests/bench),)
 bench: setup-dev
 	$(BIN)/python -m tests.bench
+endif
+
+ifneq ($(wildcard tests/soak),)
+soak: setup-dev
+	$(BIN)/python -m tests.soak
 endif
 
 setup: have-python
