@@ -25,7 +25,7 @@ _meeting = threading.Barrier(2)
 class Act(pydantic.BaseModel):
     """What the handler shall do."""
 
-    act: Literal["return", "raise", "die", "exit", "hang", "meet"] = "return"
+    act: Literal["return", "raise", "die", "exit", "hang", "stall", "meet"] = "return"
 
 
 def act(context: Context, args: Act) -> None:
@@ -36,7 +36,7 @@ def act(context: Context, args: Act) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     if args.act == "exit":
         os._exit(EXIT)
-    if args.act == "hang":
+    if args.act == "hang" or (args.act == "stall" and context.job.attempt == 1):
         threading.Event().wait()
     if args.act == "meet":
         # Returns only when two handlers are at work at once.
@@ -45,6 +45,7 @@ def act(context: Context, args: Act) -> None:
 
 ACT = register(Kind(name="test.act", run=act, args=Act, attempts=3))
 SHORT = register(Kind(name="test.short", run=act, args=Act, attempts=1, deadline=2.0))
+AHEAD = register(Kind(name="test.ahead", run=act, args=Act, attempts=3, prefetch=True))
 ALONE = register(Kind(name="test.alone", run=act, args=Act, policy=EXCLUSIVE))
 
 if __name__ == "__main__":

@@ -33,19 +33,24 @@ FILL = """
 insert into queue.job (queue, kind, state, max_attempts, attempt_seconds, total, changed, attempt,
                        created_at, started_at, finished_at)
 select 'workspace.jobs', 'course.tag', 'succeeded', 5, 300, 10, 10, 1, now(), now(), now()
-from generate_series(1, 200000);
+from generate_series(1, 1000000);
 insert into queue.job (queue, kind, workspace_id, max_attempts, attempt_seconds)
 select 'workspace.jobs', 'course.tag', gen_random_uuid(), 5, 300 from generate_series(1, 100);
-insert into queue.detail (job_id, args) select id, '{}' from queue.job
+insert into queue.detail (job_id, args) select id, '{}' from queue.job where id % 10 = 0
 """
 
+WAITING = """
+insert into queue.job (queue, kind, workspace_id, max_attempts, attempt_seconds)
+select 'workspace.jobs', 'course.tag', md5((n % 100)::text)::uuid, 5, 300 from generate_series(1, 50000) n
+"""
 
 # A statement may be planned for good at any of these moments of a database's life: what happened before it.
 STATES = {
     "never analysed": [SMALL],
     "analysed empty": ["vacuum analyze", SMALL],
     "analysed with one small course": [SMALL, "vacuum analyze"],
-    "analysed when 200,000 jobs had ended": [FILL, "vacuum analyze", SMALL],
+    "analysed when 1,000,000 jobs had ended": [FILL, "vacuum analyze", SMALL],
+    "analysed when 50,000 jobs waited": [WAITING, "vacuum analyze", SMALL],
 }
 
 
@@ -116,6 +121,13 @@ def test_a_claim_reads_the_line_of_its_queue_and_nothing_else(databases: dict[st
 
 
 @pytest.mark.parametrize("state", STATES)
+def test_a_claim_ahead_reads_the_line_of_its_queue_and_nothing_else(databases: dict[str, Database], state: str) -> None:
+    plan = generic_plan(databases[state], store.SQL["claim_ahead"].replace("%(most)s", "500"), CLAIM)
+    assert scanned(plan) == read_whole(plan) == []
+    assert indexes(plan, "job") == {"job_fresh", "job_pkey"}
+
+
+@pytest.mark.parametrize("state", STATES)
 def test_the_look_for_what_is_due_reads_two_index_ends(databases: dict[str, Database], state: str) -> None:
     plan = generic_plan(databases[state], store.SQL["look"], {"queues": "text[]", "kinds": "text[]"})
     assert scanned(plan) == read_whole(plan) == []
@@ -175,6 +187,5 @@ ADMISSION = {
 
 @pytest.mark.parametrize("name", ADMISSION)
 def test_admission_reads_indexes_only(databases: dict[str, Database], name: str) -> None:
-    assert (
-        scanned(generic_plan(databases["analysed when 200,000 jobs had ended"], store.SQL[name], ADMISSION[name])) == []
-    )
+    database = databases["analysed when 1,000,000 jobs had ended"]
+    assert scanned(generic_plan(database, store.SQL[name], ADMISSION[name])) == []
