@@ -126,6 +126,9 @@ HOSTILE: dict[str, Callable[[dict[str, bytes]], dict[str, bytes]]] = {
     "a version that is text": lambda parts: with_row(parts, "pages", version="1"),
     "a time that is none": lambda parts: with_row(parts, "pages", updated_at="soon"),
     "a time before time": lambda parts: with_row(parts, "pages", updated_at="0000-01-01T00:00:00Z"),
+    "a time that some zones cannot tell": lambda parts: with_row(parts, "pages", updated_at="9999-12-31T23:59:59Z"),
+    "a time zone that is none": lambda parts: with_row(parts, "workspace", time_zone="Mars/Olympus"),
+    "a time zone that is a path": lambda parts: with_row(parts, "workspace", time_zone="../../etc/hostname"),
     "a role that is none": lambda parts: with_row(parts, "members", role="owner"),
     "a tag under a key not its own": lambda parts: (
         parts
@@ -159,6 +162,14 @@ def test_what_hub_would_not_write_is_refused_and_nothing_is_written(
     assert refused.code == 1
     assert refused.err.startswith("hub: file: ") and "data/" in refused.err or "files/" in refused.err
     assert counted(database) == before
+
+
+def test_a_name_in_a_file_does_not_command_the_terminal(hub: Command, file: Path, team: Team) -> None:
+    workspace = {"id": str(team.workspace.id), "slug": "biology", "name": "Bio\x1b[2J\x07logy"}
+    file.write_bytes(rebuilt(list(parts_of(file).items()), workspace=workspace))
+    verified = hub("backup", "verify", str(file))
+    assert verified.code == 0 and "logy" in verified.out
+    assert "\x1b" not in verified.out and "\x07" not in verified.out
 
 
 def test_the_same_parts_unchanged_are_restored(hub: Command, database: Database, file: Path, team: Team) -> None:

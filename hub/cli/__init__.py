@@ -12,7 +12,7 @@ from typing import NoReturn
 import click
 
 from hub import __version__
-from hub.cli import backups, courses, database, jobs, people, queues, schedules, server
+from hub.cli import backups, base, courses, database, jobs, people, queues, schedules, server
 from hub.errors import HubError, Invalid, Refusal
 
 CONTEXT = {"help_option_names": ["-h", "--help"]}
@@ -55,7 +55,7 @@ for command in COMMANDS:
 
 
 def _fail(sentence: str) -> NoReturn:
-    click.echo(f"hub: {sentence}", err=True)
+    click.echo(base.harmless(f"hub: {sentence}"), err=True)
     sys.exit(1)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -138,7 +139,15 @@ def answer(report: dict[str, Any], as_json: bool, sentence: str) -> None:
     if as_json:
         print_json(report)
     else:
-        click.echo(sentence)
+        click.echo(harmless(sentence))
+
+
+def harmless(sentence: str) -> str:
+    """A sentence for a terminal, which must take nothing in it for a command: names may come from anybody."""
+    return "".join(
+        character if character == "\n" or unicodedata.category(character) != "Cc" else "\N{REPLACEMENT CHARACTER}"
+        for character in sentence
+    )
 
 
 def print_json(data: Any) -> None:

@@ -6,7 +6,7 @@ import logging
 import os
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +71,9 @@ def write(
     """
     yield from writer.readme(words.say("backup.readme"))
     for table in records.TABLES:
-        yield from writer.table(table, _counted(records.rows(connection, table, workspace_id), moved))
+        # Closed even if `moved` raises in its middle: what holds the connection would keep its end waiting for ever.
+        with closing(records.rows(connection, table, workspace_id)) as rows:
+            yield from writer.table(table, _counted(rows, moved))
     yield from writer.finish(told)
 
 

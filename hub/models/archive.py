@@ -19,6 +19,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from typing import IO, Annotated, Any, Literal
 from uuid import UUID
 
@@ -55,6 +56,13 @@ _WHAT_ZIPFILE_RAISES = (
 )
 
 
+# Near the ends of the calendar a time cannot be told in every zone, so nobody could be shown it.
+Moment = Annotated[
+    pydantic.AwareDatetime,
+    pydantic.Field(ge=datetime(1900, 1, 1, tzinfo=UTC), lt=datetime(9999, 1, 1, tzinfo=UTC)),
+]
+
+
 class Unreadable(Exception):
     """A file is no backup that can be used. `code`: see ``backup.unreadable.<code>`` in hub.words; `entry`: where."""
 
@@ -83,7 +91,7 @@ class Manifest(pydantic.BaseModel):
     format_version: int
     app_version: str
     schema_revision: int
-    created_at: pydantic.AwareDatetime
+    created_at: Moment
     workspace: WorkspaceName
     entries: list[Entry] = pydantic.Field(max_length=100_000)
     counts: dict[str, int]
@@ -165,6 +173,14 @@ class Writer:
             rows = rows or 0
         self.entries.append(Entry(path, size, digest.hexdigest(), rows))
         yield self._sink.take()
+
+
+def _shown(name: str) -> str:
+    """A name out of a file that may come from anybody, for logs, terminals and pages, which it must not command."""
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in name[:200]
+    )
 
 
 def _path_of(digest: str) -> str:
@@ -281,7 +297,7 @@ class Archive:
         infos: dict[str, zipfile.ZipInfo] = {}
         for info in self._zip.infolist():
             # What zipfile makes of a name is not what stands in the file: it cuts it at NUL and turns separators.
-            shown = info.orig_filename.encode("utf-8", "replace").decode()[:200]
+            shown = _shown(info.orig_filename)
             if not NAMES.fullmatch(info.orig_filename) or info.filename != info.orig_filename:
                 raise Unreadable("name", shown)
             if info.filename in infos:
@@ -310,7 +326,7 @@ class Archive:
         if len(entries) != len(self.manifest.entries):
             raise Unreadable("manifest", MANIFEST)
         for path in entries.keys() - self._infos.keys():
-            raise Unreadable("missing_part", path[:200])
+            raise Unreadable("missing_part", _shown(path))
         for path in self._infos.keys() - entries.keys() - {MANIFEST}:
             raise Unreadable("unknown_part", path)
         for path, entry in entries.items():
@@ -384,7 +400,9 @@ def check(file: IO[bytes], sha256: str | None = None, moved: Callable[[int], Non
     except Unreadable as error:
         if whole or error.code in ("damaged", "newer") or (error.code == "not_an_archive" and not _was_one(file)):
             raise
-        raise Unreadable("structure", error.entry) from error
+        # A name that Hub does not give is what the damage has made of one: it says nothing to anybody.
+        named = error.entry is not None and NAMES.fullmatch(error.entry)
+        raise Unreadable("structure", error.entry if named else None) from error
     if not whole:
         raise Unreadable("structure")
     return archive.manifest

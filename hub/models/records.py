@@ -10,11 +10,12 @@ together together without remembering any. Whose right it is to see it is never 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Any, Literal, TypeVar
+from zoneinfo import available_timezones
 
 import psycopg
 import pydantic
@@ -23,7 +24,7 @@ from psycopg.rows import tuple_row
 
 from hub import db
 from hub.models import content
-from hub.models.archive import Archive, Unreadable
+from hub.models.archive import Archive, Moment, Unreadable
 from hub.models.backup import MAX_KEEP, MAX_KEEP_DAYS
 from hub.models.tag import MAX_LENGTH, tag_key
 
@@ -79,8 +80,11 @@ def count(connection: Connection, workspace_id: uuid.UUID) -> dict[str, int]:
     return dict(zip(TABLES, row, strict=True))
 
 
-def rows(connection: Connection, table: str, workspace_id: uuid.UUID) -> Iterator[bytes]:
-    """The rows of a table as JSON, in an order that does not depend on chance."""
+def rows(connection: Connection, table: str, workspace_id: uuid.UUID) -> Generator[bytes, None, None]:
+    """The rows of a table as JSON, in an order that does not depend on chance.
+
+    It holds the connection until it has come to its end or is closed: whoever may stop before has to close it.
+    """
     if table != "pages":
         yield from _through_cursor(connection, _READ[table], workspace_id, TOGETHER)
         return
@@ -95,9 +99,11 @@ def _through_cursor(connection: Connection, query: str, of: uuid.UUID, together:
     while True:
         found = 0
         with connection.cursor(binary=True, row_factory=tuple_row) as cursor:
-            for (row,) in cursor.stream(f"fetch forward {BLOCK} from rows".encode(), size=together):
-                found += 1
-                yield row
+            stream: Any = cursor.stream(f"fetch forward {BLOCK} from rows".encode(), size=together)
+            with closing(stream):
+                for (row,) in stream:
+                    found += 1
+                    yield row
         if found < BLOCK:
             connection.execute("close rows")
             return
@@ -127,7 +133,15 @@ class WorkspaceRow(Row):
     time_zone: Text
     backup_keep: Annotated[int, pydantic.Field(ge=1, le=MAX_KEEP)]
     backup_keep_days: Annotated[int, pydantic.Field(ge=1, le=MAX_KEEP_DAYS)]
-    created_at: pydantic.AwareDatetime
+    created_at: Moment
+
+    @pydantic.field_validator("time_zone")
+    @classmethod
+    def _time_zone_is_known(cls, name: str) -> str:
+        # No page of a workspace can be shown without its zone.
+        if name not in available_timezones():
+            raise ValueError("unknown here")
+        return name
 
 
 class MemberRow(Row):
@@ -138,7 +152,7 @@ class MemberRow(Row):
     role: Literal["admin", "member", "viewer"]
     enabled: bool
     added_by: Text
-    created_at: pydantic.AwareDatetime
+    created_at: Moment
 
 
 class TagRow(Row):
@@ -147,7 +161,7 @@ class TagRow(Row):
     id: Id
     name: Annotated[str, pydantic.Field(max_length=MAX_LENGTH)]
     key: Text
-    created_at: pydantic.AwareDatetime
+    created_at: Moment
 
     @pydantic.model_validator(mode="after")
     def _key_is_of_name(self) -> TagRow:
@@ -162,8 +176,8 @@ class CourseRow(Row):
     id: Id
     title: Annotated[str, pydantic.Field(max_length=content.MAX_TITLE)]
     version: Version
-    created_at: pydantic.AwareDatetime
-    updated_at: pydantic.AwareDatetime
+    created_at: Moment
+    updated_at: Moment
     updated_by: Text
 
 
@@ -188,7 +202,7 @@ class PageTagRow(Row):
     page_id: Id
     tag_id: Id
     added_by: Text
-    added_at: pydantic.AwareDatetime
+    added_at: Moment
 
 
 @dataclass

@@ -8,7 +8,7 @@ import threading
 import uuid
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
@@ -185,6 +185,36 @@ def test_the_right_is_asked_for_before_every_block(vault: Vault, monkeypatch: py
     vault.make()
     # Before the work, eleven records in blocks of two, before it is settled, at the end.
     assert len(asked) == 1 + 5 + 1 + 1
+
+
+@pytest.mark.parametrize("table", ["tags", "pages", "page_tags"])
+@pytest.mark.parametrize(
+    ("stop", "state"),
+    [(lambda vault, job_id: lose_role(vault), "failed"), (lambda vault, job_id: vault.desk.cancel(job_id), "cancelled")],
+    ids=["right lost", "cancelled"],
+)
+def test_what_stops_it_between_two_rows_of_a_table_ends_it(
+    vault: Vault, monkeypatch: pytest.MonkeyPatch, table: str, stop: Callable[[Vault, int], None], state: str
+) -> None:
+    for name in ("BLOCK_RECORDS", "TELL_RECORDS"):
+        monkeypatch.setattr(backups, name, 1)
+    real = records.rows
+
+    def rows_but_stop(connection: Any, name: str, workspace_id: uuid.UUID) -> Iterator[bytes]:
+        with closing(real(connection, name, workspace_id)) as found:
+            for number, one in enumerate(found):
+                if name == table and number == 1:
+                    stop(vault, job_id)
+                yield one
+
+    monkeypatch.setattr(records, "rows", rows_but_stop)
+    job_id = vault.start()
+    worker = threading.Thread(target=vault.desk.work, daemon=True)
+    worker.start()
+    worker.join(30)
+    assert not worker.is_alive(), "the end of the snapshot waits for rows that nobody reads"
+    assert (vault.desk.job(job_id).state, vault.of_job(job_id).state) == (state, state)
+    assert vault.files() == []
 
 
 def test_a_right_lost_before_the_last_transaction_publishes_nothing(
