@@ -261,8 +261,10 @@ with recursive paused as materialized (
     returning j.id, j.queue, j.kind, j.priority, j.workspace_id, j.subject, j.attempt, j.max_attempts, j.claim, j.total,
               j.changed, j.skipped, j.failed, j.closing_tries, c.used_up, c.cancelled, c.cause, j.args,
               j.attempt_seconds, extract(epoch from j.again_at - statement_timestamp())::float8 as good_for
-), told as (
-    select pg_notify('hub_job', string_agg(id::text, ',')) from claimed having count(*) > 0
+), told as materialized (
+    -- A notification has room for 8,000 bytes.
+    select pg_notify('hub_job', string_agg(id::text, ','))
+    from (select id, row_number() over () / 300 as part from claimed) numbered group by part
 )
 select id, queue, kind, workspace_id, subject, attempt, max_attempts, claim, total, changed, skipped, failed,
        closing_tries, used_up, cancelled, cause, good_for,
@@ -270,7 +272,7 @@ select id, queue, kind, workspace_id, subject, attempt, max_attempts, claim, tot
        case when args is null then (select d.request_id from queue.detail d where d.job_id = claimed.id) end,
        attempt_seconds
 from claimed
-left join told on true
+where (select count(*) from told) > 0
 order by priority, id;
 
 -- name: claim_ahead

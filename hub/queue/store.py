@@ -33,6 +33,8 @@ Row = dict[str, Any]
 
 # Arguments up to so many bytes of JSON stand in the hot row; larger ones would slow down every later write to it.
 NARROW = 256
+# Keys and subjects stand in indexes, which take no long text.
+LONGEST_NAME = 500
 
 
 class Item(NamedTuple):
@@ -65,9 +67,9 @@ def enqueue(
     kind needs. priority: 0 to 2 instead of the kind's own. delay: seconds until it may start; start_at: the time
     instead, with its zone. origin: of a redriven job, the job whose dead letter it comes from and the how manieth
     redrive in a row it is. Answers with the new job, or with the live one that holds the key. Raises ValueError for a
-    key that is missing or not allowed, or a time without a zone.
+    key that is missing or not allowed, a key or subject that is empty or too long, or a time without a zone.
     """
-    _check_key(kind, key)
+    _check_key(kind, key, subject)
     if start_at is not None and start_at.tzinfo is None:
         raise ValueError("start_at must say its time zone")
     text = _dump(args)
@@ -102,7 +104,7 @@ def enqueue_many(
     for `enqueue`. Raises ValueError as it does, before anything is written.
     """
     for item in items:
-        _check_key(kind, item.key)
+        _check_key(kind, item.key, item.subject)
     if not items:
         return []
     answers = (_enqueue_keyed if kind.policy == EXCLUSIVE else _copy_jobs)(connection, kind, items, ceiling, delay)
@@ -191,9 +193,12 @@ def _insert_keyed(
     return dict(connection.execute(SQL["enqueue_keyed"].encode(), values).fetchall())
 
 
-def _check_key(kind: Kind, key: str | None) -> None:
+def _check_key(kind: Kind, key: str | None, subject: str | None) -> None:
     if (kind.policy == EXCLUSIVE) != (key is not None):
         raise ValueError(f"{kind.name}: a singleton key goes with exclusive kinds, and only with them")
+    for name, text in (("key", key), ("subject", subject)):
+        if text is not None and not 0 < len(text) <= LONGEST_NAME:
+            raise ValueError(f"{kind.name}: the {name} must have 1 to {LONGEST_NAME} characters")
 
 
 def _split(args: dict[str, Any]) -> tuple[str | None, str | None]:
@@ -374,8 +379,9 @@ def unclaim(connection: Connection, job_ids: list[int], claim: int) -> list[int]
 
 
 def announce_progress(connection: Connection, job_ids: list[int]) -> None:
-    """Tell watchers that these jobs moved on."""
-    _one(connection, "announce_progress", {"ids": ",".join(map(str, job_ids))})
+    """Tell watchers that these jobs moved on. A notification has room for 8,000 bytes."""
+    for start in range(0, len(job_ids), 300):
+        _one(connection, "announce_progress", {"ids": ",".join(map(str, job_ids[start : start + 300]))})
 
 
 def held(connection: Connection, job_id: int, claim: int) -> Row | None:

@@ -132,6 +132,19 @@ def test_a_key_goes_with_exclusive_kinds_and_only_with_them(bench: Bench, declar
         bench.enqueue(bench.kind(**declared), **values)
 
 
+@pytest.mark.parametrize("name", ["key", "subject"])
+@pytest.mark.parametrize("text", ["", "x" * 501, "x" * 100_000])
+def test_a_key_or_subject_that_no_index_would_take_is_refused(bench: Bench, name: str, text: str) -> None:
+    kind = bench.kind(policy=EXCLUSIVE)
+    values = {"key": "k", name: text}
+    with pytest.raises(ValueError, match=name):
+        bench.enqueue(kind, **values)
+    with bench.connection() as connection, pytest.raises(ValueError, match=name):
+        store.enqueue_many(connection, kind, [store.Item({}, key="a"), store.Item({}, **values)], ceiling=5)
+    assert rows(bench.database, "select from queue.job") == []
+    bench.enqueue(kind, **values | {name: "\N{GRINNING FACE}" * 500})
+
+
 # Claim
 
 
@@ -192,6 +205,23 @@ def test_beside_due_jobs_a_claim_takes_the_most_urgent_of_the_fresh_ones(bench: 
     newer = bench.enqueue(urgent)
     assert {job.id for job in bench.claim(urgent, normal, lanes=2)} == {due, newer}
     assert [job.id for job in bench.claim(urgent, normal, lanes=2)] == [older]
+
+
+def test_notifications_hold_however_many_jobs_move_and_however_large_their_numbers(
+    bench: Bench, admin_url: str
+) -> None:
+    kind = bench.kind()
+    with psycopg.connect(admin_url, autocommit=True) as connection, bench.connection() as ours:
+        (last,) = connection.execute("select last_value from queue.job_id_seq").fetchone() or ()
+        connection.execute("select setval('queue.job_id_seq', 1000000000000000000)")
+        store.enqueue_many(ours, kind, [store.Item({})] * 999, ceiling=5)
+        connection.execute("select setval('queue.job_id_seq', %s)", [last])
+        connection.execute("listen hub_job")
+        claimed = [job.id for job in bench.claim_on(ours, kind, lanes=999)]
+        store.announce_progress(ours, claimed)
+        told = ",".join(note.payload for note in connection.notifies(timeout=30, stop_after=8)).split(",")
+    assert len(claimed) == 999
+    assert sorted(map(int, told)) == sorted(claimed * 2)
 
 
 def test_no_job_is_claimed_twice_by_threads_at_once(bench: Bench, watch: Watch) -> None:
