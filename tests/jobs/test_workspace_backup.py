@@ -190,7 +190,10 @@ def test_the_right_is_asked_for_before_every_block(vault: Vault, monkeypatch: py
 @pytest.mark.parametrize("table", ["tags", "pages", "page_tags"])
 @pytest.mark.parametrize(
     ("stop", "state"),
-    [(lambda vault, job_id: lose_role(vault), "failed"), (lambda vault, job_id: vault.desk.cancel(job_id), "cancelled")],
+    [
+        (lambda vault, job_id: lose_role(vault), "failed"),
+        (lambda vault, job_id: vault.desk.cancel(job_id), "cancelled"),
+    ],
     ids=["right lost", "cancelled"],
 )
 def test_what_stops_it_between_two_rows_of_a_table_ends_it(
