@@ -282,6 +282,12 @@ def expire(session: Session, workspace_id: uuid.UUID, actor: audit.Actor) -> int
     return len(gone)
 
 
+def will_expire(session: Session, workspace_id: uuid.UUID) -> int:
+    """How many of the backups that are there go with the next good one, by the retention as it is now."""
+    count: int = session.scalars(_WILL_EXPIRE, {"workspace": workspace_id}).one()
+    return count
+
+
 def claimed_keys(session: Session, workspace_id: uuid.UUID) -> set[str]:
     """The keys of the files that the workspace's available backups name."""
     query = select(Backup.storage_key).where(Backup.workspace_id == workspace_id, Backup.state == "available")
@@ -333,6 +339,20 @@ def _valid_retention(keep: object, days: object) -> Retention:
     assert isinstance(keep, int) and isinstance(days, int)
     return Retention(keep, days)
 
+
+# The next backup is a good one, so every good one moves down a place.
+_WILL_EXPIRE = text("""
+    select count(*) from (
+        select b.snapshot_at,
+               row_number() over (partition by b.check_result = 'ok' order by b.id desc)
+               + (b.check_result = 'ok')::integer as place
+        from hub.backup b
+        where b.workspace_id = :workspace and b.state = 'available'
+    ) ranked
+    join hub.workspace w on w.id = :workspace
+    where ranked.place > w.backup_keep
+       or ranked.snapshot_at < statement_timestamp() - make_interval(days => w.backup_keep_days::integer)
+""")
 
 _EXPIRE = text("""
     update hub.backup set

@@ -54,7 +54,6 @@ def _list_page(
         "backups/index.html",
         422 if errors else 200,
         backups=shown,
-        title_of=backup.title,
         view=view,
         retention=retention,
         first=first,
@@ -88,9 +87,11 @@ def retention(slug: str) -> Response:
                 raise
             shown = backup.of_workspace(session, place.workspace.id)
             return _list_page(shown, {name: sent.get(name, "") for name in ("keep", "days")}, errors=error.fields)
+        going = backup.will_expire(session, place.workspace.id)
     if respond.wants_json():
-        return respond.as_json({"keep": kept.keep, "days": kept.days})
-    return respond.see_other(url_for("backups.index", slug=slug), words.say("backups.retention.changed"))
+        return respond.as_json({"keep": kept.keep, "days": kept.days, "will_expire": going})
+    told = words.say("backups.retention.going", count=going) if going else words.say("backups.retention.changed")
+    return respond.see_other(url_for("backups.index", slug=slug), told)
 
 
 def _number(value: object) -> object:
@@ -106,7 +107,7 @@ def show(slug: str, backup_id: UUID) -> Response:
         found = backup.find(session, place.workspace.id, backup_id)
     if respond.wants_json():
         return respond.as_json(_as_data(found))
-    return respond.render("backups/show.html", backup=found, title_of=backup.title, view=view)
+    return respond.render("backups/show.html", backup=found, view=view)
 
 
 @bp.get("/w/<slug>/backups/<uuid:backup_id>/download")
@@ -179,7 +180,7 @@ def confirm_delete(slug: str, backup_id: UUID) -> Response:
         place, found = _enter(session, slug, backup_id)
         last = backup.last_good(session, place.workspace.id)
     is_last = last is not None and last.id == found.id
-    return respond.render("backups/delete.html", backup=found, title_of=backup.title, view=view, is_last=is_last)
+    return respond.render("backups/delete.html", backup=found, view=view, is_last=is_last)
 
 
 @bp.post("/w/<slug>/backups/<uuid:backup_id>/delete")

@@ -15,7 +15,7 @@ from hub.db import Database
 from hub.models.base import new_id
 from hub.queue.testing import drain
 from tests import factories
-from tests.factories import Team
+from tests.factories import Team, run
 from tests.web.visitor import Visitor, events, rows
 
 
@@ -176,6 +176,53 @@ def test_a_backup_is_restored_into_a_new_workspace_from_its_own_form(
 def test_the_start_page_tells_what_a_backup_holds(admin: Visitor, made: str) -> None:
     page = admin.get("/w/bio/backups/new").text
     assert "Back up now" in page and "The last good backup is of" in page
+
+
+def test_both_start_pages_tell_the_way_back_and_what_there_is(admin: Visitor, made: str) -> None:
+    for path, way in (("new", "/w/bio/backups"), (f"{made}/restore", f"/w/bio/backups/{made}")):
+        page = admin.get(f"/w/bio/backups/{path}").text
+        crumbs = page.split('<nav class="crumbs"')[1].split("</nav>")[0]
+        assert f'href="{way}"' in crumbs
+        told = [page.index(f"<dt>{what}</dt>") for what in ("Courses", "Pages", "Tags", "Members")]
+        assert told == sorted(told)
+    assert ' (restored)"' in page
+    assert ". The newest 10 are kept" in admin.get("/w/bio/backups/new").text
+
+
+def test_a_damaged_backup_is_not_offered_for_restoring(admin: Visitor, database: Database, made: str) -> None:
+    assert f"/{made}/restore" in admin.get(f"/w/bio/backups/{made}").text
+    run(database, "update hub.backup set check_result = 'damaged'")
+    assert f"/{made}/restore" not in admin.get(f"/w/bio/backups/{made}").text
+    assert "cannot be restored" in admin.get(f"/w/bio/backups/{made}/restore").text
+
+
+def test_a_backup_is_called_by_the_time_that_the_rest_of_the_page_tells(
+    admin: Visitor, database: Database, made: str
+) -> None:
+    run(database, "update hub.workspace set time_zone = 'Asia/Tokyo'")
+    run(database, "update hub.backup set snapshot_at = '2026-11-30 20:00:00Z'")
+    for path in ("", "/delete", "/restore"):
+        page = admin.get(f"/w/bio/backups/{made}{path}").text
+        assert "1 Dec 2026, 05:00:00 JST" in page and "2026-11-30 20:00" not in page, path
+
+
+def test_a_narrower_retention_tells_how_many_backups_will_go(
+    admin: Visitor, database: Database, settings: Settings, made: str
+) -> None:
+    for _ in range(2):
+        started = admin.json(
+            "POST", "/w/bio/jobs", {"kind": "workspace.backup", "args": {}}, **{"Idempotency-Key": str(new_id())}
+        )
+        assert started.status_code == 201
+        drain(database, settings, "workspace.jobs")
+    for keep, going in ((4, 0), (3, 1), (1, 3)):
+        answer = admin.json("POST", "/w/bio/backups/retention", {"keep": keep, "days": 30})
+        assert answer.json["will_expire"] == going
+    admin.form("/w/bio/backups/retention", keep="2", days="30")
+    assert "will delete 2 of the backups" in admin.get("/w/bio/backups").text
+    admin.json("POST", "/w/bio/jobs", {"kind": "workspace.backup", "args": {}}, **{"Idempotency-Key": str(new_id())})
+    drain(database, settings, "workspace.jobs")
+    assert len(rows(database, "select from hub.backup where state = 'expired'")) == 2
 
 
 @pytest.mark.parametrize("role", ["viewer", "member"])
