@@ -148,9 +148,10 @@ def _part(found: Backup) -> tuple[int, int] | None:
 
 def _file_response(place: Place, found: Backup, start: int, end: int) -> Response:
     assert found.bytes is not None
-    pieces = files.read(settings(), found, start, end) if request.method == "GET" else iter(())
+    # Opened for HEAD as well, which must not promise a file that is not there.
+    pieces = files.read(settings(), found, start, end)
     partial = (start, end) != (0, found.bytes)
-    response = Response(pieces, 206 if partial else 200, mimetype="application/zip", direct_passthrough=True)
+    response = Response(pieces if request.method == "GET" else (), 206 if partial else 200, mimetype="application/zip", direct_passthrough=True)
     if partial:
         response.headers["Content-Range"] = f"bytes {start}-{end - 1}/{found.bytes}"
     at = found.snapshot_at or found.created_at

@@ -225,6 +225,17 @@ def test_a_narrower_retention_tells_how_many_backups_will_go(
     assert len(rows(database, "select from hub.backup where state = 'expired'")) == 2
 
 
+def test_the_head_of_a_download_tells_what_the_download_would(admin: Visitor, settings: Settings, made: str) -> None:
+    at = f"/w/bio/backups/{made}/download"
+    whole = admin.get(at)
+    head = admin.client.head(at)
+    assert (head.status_code, head.data) == (200, b"")
+    assert head.headers["Content-Length"] == whole.headers["Content-Length"]
+    (file,) = (settings.data_dir / "blobs" / "backups").rglob("*.zip")
+    file.unlink()
+    assert (admin.get(at).status_code, admin.client.head(at).status_code) == (404, 404)
+
+
 @pytest.mark.parametrize("role", ["viewer", "member"])
 def test_others_see_backups_but_neither_start_nor_read_nor_change_them(
     app: Any, database: Database, team: Team, made: str, role: str
