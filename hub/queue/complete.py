@@ -59,11 +59,18 @@ class Completer:
             self._await_done()
             try:
                 self._write([self._done.popleft() for _ in range(len(self._done))])
-            except psycopg.Error as error:
-                log.warning("successes cannot be written: %s", type(error).__name__)
-                self._close()
-                time.sleep(0.5)
+            except Exception as error:
+                # Whatever it is: without this thread the worker would look well while what it did runs again and again.
+                self._recover(error)
         self._close()
+
+    def _recover(self, error: Exception) -> None:
+        if isinstance(error, psycopg.Error):
+            log.warning("successes cannot be written: %s", type(error).__name__)
+        else:
+            log.exception("writing successes failed")
+        self._close()
+        time.sleep(0.5)
 
     def _await_done(self) -> None:
         if not self._done:
@@ -85,7 +92,7 @@ class Completer:
         left = {held: ids for held, ids in claims.items() if not held.is_lost()}
         try:
             written = {held: store.complete(self._open(), ids, held.claim) for held, ids in left.items()}
-        except psycopg.Error:
+        except Exception:
             self._done.extend((held, job_id) for held, ids in left.items() for job_id in ids)
             raise
         for held, ids in claims.items():

@@ -89,7 +89,7 @@ class Execution:
         else:
             try:
                 result = self._call()
-            except (Exception, SystemExit) as error:
+            except BaseException as error:
                 self._judge(error)
             else:
                 self._succeed(result)
@@ -119,7 +119,10 @@ class Execution:
             return result
 
     def _judge(self, error: BaseException) -> None:
-        """Record what the handler raised. SystemExit too: what it calls may want to end the process, not its own."""
+        """Record what the handler raised, whatever it is: what it calls may want to end a process, or panic.
+
+        Nothing of this kind is meant for the lane, which would be gone with it.
+        """
         if isinstance(error, LeaseLost) or _passes(error):
             raise error
         if isinstance(error, Cancelled):
@@ -213,7 +216,7 @@ class AheadExecution(Execution):
         try:
             self.held.check()
             result = self._call()
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             # Away or busy: the handler is called again, as after any outage. Else what it raised is judged.
             self._record(self._attempt if _passes(error) else partial(self._judge, error))
         else:

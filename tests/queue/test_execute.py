@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import math
@@ -200,6 +201,8 @@ TROUBLE: dict[str, Handler] = {
     "result with NUL": lambda context, args: {"what": "\x00"},
     "result with surrogate": lambda context, args: {"what": "\ud800"},
     "result too large a number": lambda context, args: {"what": int("9" * 4000) ** 50},
+    "cancelled from inside": raising(asyncio.CancelledError()),
+    "panic of a native library": raising(BaseException("panic")),
     "item left undone": lambda context, args: list(context.items()),
 }
 

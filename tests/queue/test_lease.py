@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import psycopg
 import pytest
 
+from hub.queue import store
 from hub.queue.job import Claimed, LeaseLost
 from hub.queue.lease import Held, LeaseKeeper
 from tests.factories import run
@@ -87,6 +90,32 @@ def test_renewal_goes_on_after_an_outage(bench: Bench, keeper: LeaseKeeper, admi
         run(bench.database, "update queue.job set again_at = statement_timestamp()")
     until(lambda: bench.job(job.id).due_in > LONG / 2)
     held.check()
+
+
+@pytest.mark.parametrize("statement", ["renew", "announce_progress", "beat"])
+def test_renewal_goes_on_whatever_is_raised(bench: Bench, monkeypatch: pytest.MonkeyPatch, statement: str) -> None:
+    raised = threading.Event()
+    send = getattr(store, statement)
+
+    def raise_once(*args: Any, **values: Any) -> Any:
+        if not raised.is_set():
+            raised.set()
+            raise KeyError("as told")
+        return send(*args, **values)
+
+    monkeypatch.setattr(store, statement, raise_once)
+    keeper = LeaseKeeper(bench.settings.database_url, lease=LONG, renew=0.05, worker=1)
+    keeper.start()
+    try:
+        job, held = keep(bench, keeper, deadline=2 * LONG)
+        keeper.moved(job.id)
+        keeper.listens(True)
+        assert raised.wait(30)
+        run(bench.database, "update queue.job set again_at = statement_timestamp() where id = :id", id=job.id)
+        until(lambda: bench.job(job.id).due_in > LONG / 2)
+        held.check()
+    finally:
+        keeper.stop()
 
 
 def test_a_row_locked_by_its_own_handler_does_not_cost_the_lease(bench: Bench, keeper: LeaseKeeper) -> None:

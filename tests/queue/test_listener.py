@@ -135,6 +135,30 @@ def test_an_owner_that_raises_does_not_make_it_deaf(database: Database, caplog: 
     assert "listening failed" in caplog.text
 
 
+def test_however_often_it_connects_it_has_one_connection(
+    database: Database, admin_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hub.queue.listener.FIRST_WAIT", 0.01)
+    taken: queue.Queue[None] = queue.Queue()
+    connected: queue.Queue[None] = queue.Queue()
+
+    def fail(_channel: str, payload: str) -> None:
+        taken.put(None)
+        raise KeyError(payload)
+
+    listener = Listener(database.url, ("hub_job",), fail, lambda: connected.put(None), 60.0, NAME)
+    listener.start()
+    for number in range(20):
+        connected.get(timeout=PATIENCE)
+        notify(database, "hub_job", str(number))
+        taken.get(timeout=PATIENCE)
+    connected.get(timeout=PATIENCE)
+    query = "select count(*) from pg_stat_activity where datname = current_database() and application_name = %s"
+    with psycopg.connect(admin_url, autocommit=True) as connection:
+        until(lambda: connection.execute(query, [NAME]).fetchone() == (1,))
+    listener.stop()
+
+
 def test_it_stops_while_nothing_is_said(database: Database, admin_url: str) -> None:
     with listening(database.url):
         pass

@@ -125,6 +125,20 @@ def test_attempts_come_newest_first_with_their_worker(database: Database, team: 
     assert [(attempt.number, attempt.worker) for attempt in found] == [(2, "worker one"), (1, "worker one")]
 
 
+def test_of_very_many_attempts_the_latest_hundred_are_told(database: Database, team: Team) -> None:
+    job_id = make_job(database, team, "needs_attention")
+    factories.run(
+        database,
+        "insert into queue.attempt (job_id, claim, number, started_at, ended_at, outcome, code, done)"
+        " select :job, n, 1, now(), now() + n * interval '1 second', 'snoozed', 'throttled', n"
+        " from generate_series(1, 10000) n",
+        job=job_id,
+    )
+    with database.transaction() as session:
+        found = reads.attempts(driver(session), job_id)
+    assert [attempt.done for attempt in found] == list(range(10_000, 9_900, -1))
+
+
 def test_live_jobs_about_a_subject_are_those_that_have_not_ended(database: Database, team: Team) -> None:
     running = make_job(database, team, "running", subject="course:1")
     ended = make_job(database, team, "finished", subject="course:1")

@@ -15,6 +15,7 @@ from hub.queue import EXCLUSIVE, store
 from hub.queue.job import Claimed
 from tests.factories import row, rows, run
 from tests.invariants import Watch
+from tests.processes import until
 from tests.queue.conftest import Bench
 
 FIRST, SECOND = UUID(int=1), UUID(int=2)
@@ -123,6 +124,26 @@ def test_an_exclusive_enqueue_waits_for_its_uncommitted_twin(bench: Bench) -> No
         other.start()
     other.join(30)
     assert answers == [store.Enqueued(first.id, created=False)]
+
+
+def test_an_exclusive_enqueue_is_made_if_its_twin_is_undone(bench: Bench, admin_url: str) -> None:
+    kind = bench.kind(policy=EXCLUSIVE)
+    answers: list[store.Enqueued] = []
+
+    def enqueue() -> None:
+        with bench.connection() as connection:
+            answers.append(store.enqueue(connection, kind, {}, ceiling=5, key="k"))
+
+    with bench.connection() as connection, connection.transaction(force_rollback=True):
+        store.enqueue(connection, kind, {}, ceiling=5, key="k")
+        other = threading.Thread(target=enqueue)
+        other.start()
+        waiting = "select from pg_stat_activity where datname = current_database() and wait_event = 'transactionid'"
+        with psycopg.connect(admin_url, autocommit=True) as watcher:
+            until(lambda: watcher.execute(waiting).fetchall())
+    other.join(30)
+    assert [answer.created for answer in answers] == [True]
+    assert [job.id for job in bench.claim(kind, lanes=2)] == [answers[0].id]
 
 
 @pytest.mark.parametrize("declared", [{"policy": EXCLUSIVE}, {"key": "k"}])
@@ -264,6 +285,33 @@ def test_a_lapsed_lease_is_claimed_again_and_its_attempt_recorded_as_lost(bench:
     assert second.claim != first.claim
     assert bench.attempts(job_id) == [(1, "lost", "worker_lost")]
     assert row(bench.database, "select done from queue.attempt").done == 1
+
+
+def test_due_jobs_that_cannot_be_taken_hide_no_other(bench: Bench) -> None:
+    kind = bench.kind()
+    unknown = bench.kind(queue=kind.line)
+    held = [bench.enqueue(kind) for _ in range(5)]
+    left = [bench.enqueue(unknown) for _ in range(5)]
+    dead = bench.enqueue(kind)
+    assert len(bench.claim(kind, unknown, lanes=11)) == 11
+    for job_id in (*held, *left, dead):
+        bench.make_due(job_id)
+    with bench.connection() as connection, connection.transaction():
+        connection.execute("select from queue.job where id = any(%s) for update", [held])
+        assert [job.id for job in bench.claim(kind, lanes=1)] == [dead]
+
+
+def test_lapsed_exclusive_jobs_are_all_taken_again_though_their_keys_are_asked_for(bench: Bench) -> None:
+    kind = bench.kind(policy=EXCLUSIVE)
+    ids = [bench.enqueue(kind, key=str(n)) for n in range(10)]
+    bench.claim(kind, lanes=10)
+    with bench.connection() as connection:
+        asked = [store.enqueue(connection, kind, {}, ceiling=5, key=str(n)) for n in range(10)]
+    assert asked == [store.Enqueued(job_id, created=False) for job_id in ids]
+    for job_id in ids:
+        bench.make_due(job_id)
+    assert sorted(job.id for job in bench.claim(kind, lanes=20)) == ids
+    assert all(bench.attempts(job_id) == [(1, "lost", "worker_lost")] for job_id in ids)
 
 
 def test_a_passed_deadline_is_recorded_as_such(bench: Bench) -> None:
@@ -512,11 +560,22 @@ def test_an_ended_job_refuses_every_change(bench: Bench, state: str) -> None:
     assert image(bench) == before
 
 
-def test_an_end_takes_the_worklist_and_frees_the_key(bench: Bench) -> None:
-    kind = bench.kind(policy=EXCLUSIVE, steps=True)
+@pytest.mark.parametrize("end", ["succeeded", "failed", "cancelled", "cancelled while waiting", "dead"])
+def test_every_end_takes_the_worklist_and_frees_the_key(bench: Bench, end: str) -> None:
+    kind = bench.kind(policy=EXCLUSIVE, steps=True, attempts=1 if end == "dead" else 5)
     job_id = bench.enqueue(kind, items=1500, key="k")
     assert count(bench, "queue.worklist") == 2
-    bench.cancel(job_id)
+    if end == "succeeded":
+        run(bench.database, "update queue.job set changed = total, version = version + 1")
+    if end == "cancelled while waiting":
+        bench.cancel(job_id)
+    else:
+        job = bench.claim_one(kind)
+        with bench.connection() as connection:
+            if end == "dead":
+                store.finish(connection, job, state="failed", code="handler_failed", dead=True)
+            else:
+                store.finish(connection, job, state=end, code="x")
     assert count(bench, "queue.worklist") == 0
     assert bench.job(job_id).live_key is None
     assert bench.enqueue(kind, key="k") != job_id
