@@ -151,7 +151,8 @@ def _file_response(place: Place, found: Backup, start: int, end: int) -> Respons
     # Opened for HEAD as well, which must not promise a file that is not there.
     pieces = files.read(settings(), found, start, end)
     partial = (start, end) != (0, found.bytes)
-    response = Response(pieces if request.method == "GET" else (), 206 if partial else 200, mimetype="application/zip", direct_passthrough=True)
+    sent = pieces if request.method == "GET" else ()
+    response = Response(sent, 206 if partial else 200, mimetype="application/zip", direct_passthrough=True)
     if partial:
         response.headers["Content-Range"] = f"bytes {start}-{end - 1}/{found.bytes}"
     at = found.snapshot_at or found.created_at
