@@ -1144,6 +1144,7 @@ BACKUPS = {
     "error.backup_file_missing": "The file of this backup is no longer where backups are kept.",
     "error.backup_store_away": "The storage for backups does not answer at the moment.",
     "error.file_exists": "There is a file {name} already.",
+    "error.file_in_work": "Another command is writing the file {name} at this moment.",
     "error.no_worker": "No worker does such jobs at the moment. Start one, or use --file.",
     "backup.cli.made": "Backup {id} is made: {records} records, {size}, checked.",
     "backup.cli.started": "Job {number} is started.",

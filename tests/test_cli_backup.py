@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import io
 import json
@@ -66,6 +67,23 @@ def test_a_file_that_is_there_is_not_overwritten(hub: Command, file: Path) -> No
     refused = hub("backup", "create", "--workspace", "biology", "--file", str(file))
     assert (refused.code, "already" in refused.err) == (1, True)
     assert file.read_bytes() == before
+
+
+def test_what_a_killed_command_left_is_written_over(hub: Command, team: Team, tmp_path: Path) -> None:
+    left = tmp_path / "x.zip.part"
+    left.write_bytes(b"left behind" * 100_000)
+    assert hub("backup", "create", "--workspace", "biology", "--file", str(tmp_path / "x.zip")).code == 0
+    assert hub("backup", "verify", str(tmp_path / "x.zip")).code == 0
+    assert not left.exists()
+
+
+def test_a_file_that_another_command_is_writing_is_left_alone(hub: Command, team: Team, tmp_path: Path) -> None:
+    draft = tmp_path / "x.zip.part"
+    with draft.open("wb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        refused = hub("backup", "create", "--workspace", "biology", "--file", str(tmp_path / "x.zip"))
+    assert refused.code == 1 and "x.zip" in refused.err
+    assert [path.name for path in tmp_path.iterdir()] == ["x.zip.part"]
 
 
 def test_a_file_that_cannot_be_written_is_told(hub: Command, team: Team, tmp_path: Path) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from sqlalchemy.orm import Session
 
@@ -167,27 +168,47 @@ def _refusal(error: BlobError) -> NotFound | Unavailable:
 def export(settings: Settings, workspace_id: uuid.UUID, path: Path, actor: audit.Actor) -> dict[str, Any]:
     """Write a backup of a workspace to a file of one's own, without a job; returns what it is.
 
-    The file appears whole or not at all. Raises Conflict("file_exists"), and what the system says of the file.
+    The file appears whole or not at all. Raises Conflict("file_exists" or "file_in_work"), and what the system says of
+    the file.
     """
     if path.exists():
         raise Conflict("file_exists", name=path.name)
-    draft = path.with_name(f"{path.name}.part")
     writer = Writer()
-    try:
-        with records.snapshot(settings.database_url) as connection, draft.open("xb") as file:
+    with _drafted(path) as file:
+        with records.snapshot(settings.database_url) as connection:
             told = manifest(connection, workspace_id, actor)
             for piece in write(writer, connection, workspace_id, told, lambda records, size: None):
                 file.write(piece)
-            file.flush()
-            os.fsync(file.fileno())
-        with draft.open("rb") as file:
-            archive.check(file, writer.sha256)
-        draft.replace(path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
+        file.flush()
+        os.fsync(file.fileno())
+        file.seek(0)
+        archive.check(file, writer.sha256)
     told_of = {"bytes": writer.size, "records": sum(told["counts"].values())}
     return told_of | {"file": str(path), "sha256": writer.sha256, "counts": told["counts"]}
+
+
+@contextmanager
+def _drafted(path: Path) -> Iterator[IO[bytes]]:
+    """An empty file beside `path`, which gets that name at the end; nothing is left of it if anything is raised.
+
+    It is locked meanwhile: what a killed command has left is written over, what another is writing is not.
+    """
+    draft = path.with_name(f"{path.name}.part")
+    with draft.open("a+b") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Conflict("file_in_work", name=path.name) from None
+        try:
+            if path.exists():
+                # Whoever held the lock has just finished, and this is their file.
+                raise Conflict("file_exists", name=path.name)
+            file.truncate(0)
+            yield file
+            draft.replace(path)
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
 
 
 # Files that are nobody's
