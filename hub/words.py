@@ -116,6 +116,7 @@ ERRORS = {
     "action.page.read": "read pages",
     "action.course.edit": "change courses and pages",
     "action.job.start": "start or stop jobs",
+    "action.backup.see": "see backups",
     "action.backup.manage": "download, check, restore or delete backups",
     "action.audit.read": "read the audit trail",
     "action.members.manage": "manage members",

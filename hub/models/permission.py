@@ -8,10 +8,10 @@ look after queues and workers.
 from __future__ import annotations
 
 VIEWER = frozenset({"workspace.see", "page.read"})
-MEMBER = VIEWER | {"course.edit"}
+MEMBER = VIEWER | {"course.edit", "backup.see"}
 ADMIN = MEMBER | {"job.start", "backup.manage", "audit.read", "members.manage"}
 # Support sees courses, pages, documents, jobs and the list of backups, but no bodies; and the audit trail.
-SUPPORT = frozenset({"workspace.see", "audit.read"})
+SUPPORT = frozenset({"workspace.see", "backup.see", "audit.read"})
 
 RIGHTS: dict[str, frozenset[str]] = {"viewer": VIEWER, "member": MEMBER, "admin": ADMIN, "support": SUPPORT}
 ACTIONS = ADMIN | SUPPORT

@@ -31,7 +31,7 @@ def index(slug: str) -> Response:
     """A workspace's backups, newest first, and how long they are kept."""
     cursor, limit = respond.paging()
     with database().transaction() as session:
-        place = auth.enter(session, slug, "workspace.see")
+        place = auth.enter(session, slug, "backup.see")
         found = backup.of_workspace(session, place.workspace.id, before=_before(cursor), limit=limit + 1)
         kept = backup.retention(session, place.workspace.id)
     shown = found[:limit]
@@ -103,7 +103,7 @@ def _number(value: object) -> object:
 def show(slug: str, backup_id: UUID) -> Response:
     """One backup: what it holds, whether it is whole, and what can be done with it."""
     with database().transaction() as session:
-        place = auth.enter(session, slug, "workspace.see")
+        place = auth.enter(session, slug, "backup.see")
         found = backup.find(session, place.workspace.id, backup_id)
     if respond.wants_json():
         return respond.as_json(_as_data(found))

@@ -32,7 +32,7 @@ WORKSPACE: dict[str, list[Entry]] = {
         Entry("audit", "/w/<slug>/audit", "audit.read", "audit"),
     ],
     "workspace": [
-        Entry("backups", "/w/<slug>/backups", "workspace.see", "archive"),
+        Entry("backups", "/w/<slug>/backups", "backup.see", "archive"),
         Entry("members", "/w/<slug>/members", "members.manage", "people"),
     ],
 }

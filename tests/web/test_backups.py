@@ -236,13 +236,23 @@ def test_the_head_of_a_download_tells_what_the_download_would(admin: Visitor, se
     assert (admin.get(at).status_code, admin.client.head(at).status_code) == (404, 404)
 
 
+def test_a_viewer_neither_lists_nor_opens_backups(app: Any, database: Database, team: Team, made: str) -> None:
+    visitor = Visitor(app, database, factories.add_member(database, team, "viewer"))
+    for path in ("", f"/{made}", f"/{made}/download"):
+        assert visitor.json("GET", f"/w/bio/backups{path}").status_code == 403, path
+        assert visitor.get(f"/w/bio/backups{path}").status_code == 403, path
+    (job,) = visitor.json("GET", "/w/bio/jobs").json["items"]
+    assert "/w/bio/backups" not in visitor.get(f"/w/bio/jobs/{job['id']}").text
+
+
 @pytest.mark.parametrize("role", ["viewer", "member"])
-def test_others_see_backups_but_neither_start_nor_read_nor_change_them(
+def test_others_neither_start_nor_read_nor_change_backups(
     app: Any, database: Database, team: Team, made: str, role: str
 ) -> None:
     visitor = Visitor(app, database, factories.add_member(database, team, role))
-    assert len(visitor.json("GET", "/w/bio/backups").json["items"]) == 1
-    assert "Download" not in visitor.get(f"/w/bio/backups/{made}").text
+    if role == "member":
+        assert len(visitor.json("GET", "/w/bio/backups").json["items"]) == 1
+        assert "Download" not in visitor.get(f"/w/bio/backups/{made}").text
     assert visitor.get("/w/bio/backups/new").status_code == 403
     for method, path in (
         ("GET", "download"),
