@@ -277,7 +277,8 @@ order by priority, id;
 
 -- name: claim_ahead
 -- Take fresh jobs of a queue ahead of its lanes, of every workspace that waits up to :most, :most in all, the most urgent
--- first. What is taken so is short and unwatched: nobody is told, and the commit need not wait for the disk.
+-- first. What is taken so is short and unwatched: nobody is told, and the commit need not wait for the disk. Whose turn it
+-- is is drawn by lot: in a fixed order a workspace that never runs dry would keep all behind it waiting for ever.
 with recursive line as (
     (
         select priority, workspace_id from queue.job
@@ -296,11 +297,13 @@ with recursive line as (
         order by j.priority, j.workspace_id limit 1
     ) next
 ), chosen as materialized (
-    select c.id from line cross join lateral (
+    select c.id
+    from (select priority, workspace_id from line order by priority, random()) drawn
+    cross join lateral (
         select j.id from queue.job j
         where j.queue = :queue and j.state = 'queued' and j.again_at is null
-          and j.priority between line.priority and line.priority
-          and j.workspace_id between line.workspace_id and line.workspace_id and j.kind = any(:kinds)
+          and j.priority between drawn.priority and drawn.priority
+          and j.workspace_id between drawn.workspace_id and drawn.workspace_id and j.kind = any(:kinds)
         order by j.priority, j.workspace_id, j.id limit :most
         for no key update skip locked
     ) c
