@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from typing import Any
 
 import psycopg
 import pytest
 
+from hub import db
 from hub.web import create_app
 from tests import cluster, factories
 from tests.factories_jobs import sign_in
@@ -58,3 +60,19 @@ def test_a_schema_that_does_not_fit_is_not_ready(settings: Any, own_database: An
     assert answer.status_code == 503
     assert answer.json["error"]["code"] == "schema_mismatch"
     app.extensions["hub"].db.close()
+
+
+def test_a_new_app_has_neither_connections_nor_threads(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that loads it before it forks would give both to all its processes."""
+    opened: list[Any] = []
+    connect = db.connect
+
+    def connect_and_note(*args: Any, **values: Any) -> Any:
+        opened.append(connect(*args, **values))
+        return opened[-1]
+
+    monkeypatch.setattr(db, "connect", connect_and_note)
+    before = set(threading.enumerate())
+    create_app(settings)
+    assert [connection.closed for connection in opened] == [True]
+    assert set(threading.enumerate()) <= before
