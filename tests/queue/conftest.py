@@ -45,10 +45,9 @@ class Bench:
     def kind(self, run: Callable[[Context, Any], Any] | None = None, **declared: Any) -> Kind:
         """A kind of a queue of its own, whose handler does nothing by default."""
         name = f"test.kind{next(_numbers)}"
-        self._made.append(name)
-        return kind.register(
-            Kind(**{"name": name, "run": run or (lambda context, args: None), "args": AnyArgs} | declared)
-        )
+        made = Kind(**{"name": name, "run": run or (lambda context, args: None), "args": AnyArgs} | declared)
+        self._made.append(made.name)
+        return kind.register(made)
 
     def forget_kinds(self) -> None:
         """Take the test's kinds out of the register."""
