@@ -37,7 +37,7 @@ from tests.invariants import Watch
 from tests.queue.conftest import Bench
 from tests.queue.test_store import STEP
 
-EXAMPLES, STEPS = 60, 50
+EXAMPLES, STEPS = 40, 50
 MOST = 2
 LATER = 3600.0
 
