@@ -14,7 +14,7 @@ import pytest
 from hub.web import create_app, stream
 from tests import factories
 from tests.factories import Team
-from tests.factories_jobs import STORED, change_job, finish_job, make_job, sign_in
+from tests.factories_jobs import STORED, change_job, finish_job, make_job, read_job, sign_in
 from tests.processes import until
 from tests.web.watching import Watch
 
@@ -116,15 +116,38 @@ def test_a_burst_of_progress_is_told_by_its_latest(watch: Any, database: Any, te
 def test_a_change_right_after_the_snapshot_was_read_is_not_missed(
     watch: Any, database: Any, team: Team, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Neither a beat nor the listener's first connection finds it.
+    monkeypatch.setattr(stream, "BEAT", 3600.0)
+    other = make_job(database, team, "running")
+    listening = watch(other)
+    listening.until("snapshot")
+    change_job(database, other, "changed = changed + 1")
+    listening.until_version(2)
     job_id = make_job(database, team, "running")
     opened = stream.Streams.open
 
     def change_first(self: stream.Streams, *arguments: Any) -> Any:
-        finish_job(database, job_id)
+        # Its notification has gone by already.
+        factories.run(
+            database, "update queue.job set changed = changed + 1, version = version + 1 where id = :id", id=job_id
+        )
         return opened(self, *arguments)
 
     monkeypatch.setattr(stream.Streams, "open", change_first)
-    assert [event.name for event in watch(job_id).until_end()] == ["snapshot", "end"]
+    seen = watch(job_id)
+    seen.until_version(2)
+    assert [(event.name, event.id) for event in seen.events] == [("snapshot", 1), ("progress", 2)]
+
+
+def test_a_row_that_was_read_late_never_follows_a_newer_one(app: Any, database: Any, team: Team) -> None:
+    job_id = make_job(database, team, "running")
+    older = read_job(database, job_id)
+    change_job(database, job_id, "changed = changed + 1")
+    newer = read_job(database, job_id)
+    told: Any = stream.Stream(Any, Any, older, None)  # type: ignore[arg-type]
+    assert told.put(newer, beat=False, lease=60.0)
+    assert not told.put(older, beat=False, lease=60.0)
+    assert told._newest is newer
 
 
 def test_a_change_while_the_listener_was_cut_off_is_told_when_it_is_back(
