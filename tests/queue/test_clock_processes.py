@@ -86,6 +86,18 @@ def test_a_worker_whose_clock_is_wrong_takes_a_delayed_job_when_the_database_say
     assert row(database, "select state::text from queue.job where id = :id", id=never).state == "queued"
 
 
+@pytest.mark.parametrize("off", ["-86400", "86400"])
+def test_a_worker_whose_clock_is_wrong_puts_off_a_retry_by_the_databases(
+    database: Database, start: Start, off: str
+) -> None:
+    start("test.act=1", TEST_CLOCK_OFF=off, HUB_QUEUE_RETRY_BASE="600")
+    with database.autocommit() as connection:
+        store.enqueue(connection, entry.ACT, {"act": "raise"}, ceiling=5)
+    (attempt,) = until(lambda: rows(database, "select ended_at from queue.attempt"))
+    wait = row(database, "select again_at from queue.job").again_at - attempt.ended_at
+    assert timedelta(seconds=590) < wait < timedelta(seconds=910)
+
+
 def test_ticks_go_on_when_a_worker_is_killed_and_none_is_lost(database: Database, start: Start) -> None:
     first, _ = start(), start()
     until_ticks(database, 1)

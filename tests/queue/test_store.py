@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
+from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -84,6 +87,31 @@ def test_a_delayed_job_waits_for_its_time(bench: Bench) -> None:
     assert bench.job(job_id).due_in == pytest.approx(60, abs=30)
     bench.make_due(job_id)
     assert bench.claim_one(kind).id == job_id
+
+
+@pytest.mark.parametrize("off", [-86400, 86400])
+def test_every_wait_goes_by_the_databases_clock(bench: Bench, monkeypatch: pytest.MonkeyPatch, off: int) -> None:
+    class Wrong(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> Any:
+            return datetime.now(tz) + timedelta(seconds=off)
+
+    wrong = time.time() + off
+    monkeypatch.setattr(time, "time", lambda: wrong)
+    monkeypatch.setattr(store, "datetime", Wrong)
+    kind, keyed = bench.kind(), bench.kind(policy=EXCLUSIVE)
+    bench.enqueue(kind, delay=60.0)
+    with bench.connection() as connection:
+        store.enqueue_many(connection, kind, [store.Item({})], ceiling=5, delay=60.0)
+        store.enqueue_many(connection, keyed, [store.Item({}, key="k")], ceiling=5, delay=60.0)
+        for put_off in (
+            partial(store.retry, code="handler_failed", error=""),
+            partial(store.snooze, code="throttled"),
+        ):
+            bench.enqueue(kind)
+            assert put_off(connection, bench.claim_one(kind), wait=60.0)
+    waits = rows(bench.database, "select extract(epoch from again_at - statement_timestamp())::float8 from queue.job")
+    assert [wait for (wait,) in waits] == [pytest.approx(60, abs=30)] * 5
 
 
 def test_a_second_exclusive_job_is_answered_with_the_live_one(bench: Bench) -> None:
