@@ -1052,7 +1052,8 @@ bytes before it. Do not change the file or pack it anew: it would no longer be t
 BACKUPS = {
     "backups.title": "Backups",
     "backups.new": "Back up now",
-    "backups.lead": "A backup is one file with everything in this workspace. It can be restored into a new workspace.",
+    "backups.lead": "A backup is one file with this workspace’s settings, members, tags, courses and pages. It can be"
+    " restored into a new workspace.",
     "backups.caption": "Backups, newest first. Times are in {zone}.",
     "backups.column.backup": "As of",
     "backups.column.state": "State",
@@ -1091,7 +1092,7 @@ BACKUPS = {
     "backups.delete": "Delete",
     "backups.delete.title": "Delete the backup of {at}?",
     "backups.delete.lead": "Its file ({size}) is removed for good. Other backups stay.",
-    "backups.delete.last": "This is the last good backup of this workspace. After this there is none.",
+    "backups.delete.last": "This is the only good backup of this workspace. Without it there is none.",
     "backups.delete.button": "Delete the backup",
     "backups.delete.keep": "Keep it",
     "backups.deleted": "The backup is deleted.",

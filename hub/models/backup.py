@@ -140,6 +140,17 @@ def last_good(session: Session, workspace_id: uuid.UUID) -> Backup | None:
     )
 
 
+def is_only_good(session: Session, found: Backup) -> bool:
+    """Whether it is good and its workspace has no other good one."""
+    others = select(Backup.id).where(
+        Backup.workspace_id == found.workspace_id,
+        Backup.id != found.id,
+        Backup.state == "available",
+        Backup.check_result == "ok",
+    )
+    return found.is_good and session.scalar(others.limit(1)) is None
+
+
 def begin(session: Session, workspace_id: uuid.UUID, actor: audit.Actor) -> Backup:
     """A row for a backup that is about to be made."""
     assert actor.id is not None, "a backup is made for a person"

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from uuid import UUID
 
 from hub.queue.execute import Execution
 from hub.queue.kind import Kind
@@ -44,6 +45,8 @@ class Lanes:
         self.due = True
         self.claim_at = float("inf")
         self.look_at = 0.0
+        # The workspace that was served last.
+        self.served: UUID | None = None
         self._on_room = on_room
         # What was claimed for free lanes, and what was claimed ahead.
         self._next: deque[Execution] = deque()

@@ -181,9 +181,12 @@ returning queue, pg_notify('hub_queue', queue);
 
 -- name: claim
 -- Take up to :lanes jobs of a queue: first those whose time has come (a lapsed lease, a passed deadline, a retry), then
--- up to :fresh fresh ones by priority, then from the workspace with the fewest running jobs, then by age. Of a paused queue only what
--- must be closed is taken. The limits are written in as literals, because a parameter there makes the generic plan read the whole table; ids are given as arrays beside
--- joins, because a join alone could be planned to read all of an index while the table is small.
+-- up to :fresh fresh ones by priority, then from the workspace with the fewest running jobs, then by age. Between
+-- workspaces that have equally few, the claimer goes round: those that come after the one it served last (:after) come
+-- first, or a single lane would serve the one with the oldest jobs until it has none left. Of a paused queue only what
+-- must be closed is taken. The limits are written in as literals, because a parameter there makes the generic plan read
+-- the whole table; ids are given as arrays beside joins, because a join alone could be planned to read all of an index
+-- while the table is small.
 with recursive paused as materialized (
     select from queue.pause where queue = :queue and (until is null or until > statement_timestamp())
 ), due as materialized (
@@ -222,7 +225,8 @@ with recursive paused as materialized (
 ), candidate as materialized (
     select c.id, line.priority,
            coalesce(busy.jobs, 0) + row_number() over (partition by line.workspace_id order by line.priority, c.id)
-               as turn
+               as turn,
+           row(line.workspace_id <= :after, case when :after::uuid is not null then line.workspace_id end) as round
     from line
     cross join lateral (
         select j.id from queue.job j
@@ -233,17 +237,17 @@ with recursive paused as materialized (
         order by j.priority, j.workspace_id, j.id limit :fresh
     ) c
     left join busy on busy.workspace_id = line.workspace_id
-    order by line.priority, turn, c.id
+    order by line.priority, turn, round, c.id
     limit :fresh
 ), fresh as materialized (
     select id from queue.job
     where id = any(array(select id from candidate)) and coalesce(state = 'queued' and again_at is null, false)
     for no key update skip locked
 ), chosen as (
-    select id, cause, attempt >= max_attempts as used_up, cancelled, -1 as priority, 0 as turn from due
+    select id, cause, attempt >= max_attempts as used_up, cancelled, -1 as priority, 0 as turn, null as round from due
     union all
-    select id, null, false, false, c.priority, c.turn from fresh join candidate c using (id)
-    order by priority, turn, id
+    select id, null, false, false, c.priority, c.turn, c.round from fresh join candidate c using (id)
+    order by priority, turn, round, id
     limit :lanes
 ), claimed as (
     update queue.job j set

@@ -307,14 +307,15 @@ def claim(
     lanes: int,
     lease: float,
     only_due: bool = False,
+    after: UUID | None = None,
 ) -> list[Claimed]:
     """Take up to `lanes` jobs of the queue under the claim number; `lease` is seconds. In order of urgency.
 
-    only_due: leave fresh jobs where they are.
+    only_due: leave fresh jobs where they are. after: the workspace that the claimer served last.
     """
     fresh = 0 if only_due else int(lanes)
     statement = SQL["claim"].replace("%(lanes)s", str(int(lanes))).replace("%(fresh)s", str(fresh))
-    values = {"queue": queue, "kinds": kinds, "claim": claim, "lease": lease}
+    values = {"queue": queue, "kinds": kinds, "claim": claim, "lease": lease, "after": after}
     with connection.cursor(binary=True) as cursor:
         return [Claimed(*row) for row in cursor.execute(statement.encode(), values, prepare=True)]
 

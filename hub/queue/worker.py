@@ -203,7 +203,15 @@ class Worker:
         if not lanes.ahead:
             lanes.fresh = False
         claimed_at = time.monotonic()
-        jobs = store.claim(self._connection(ahead=False), **self._next_claim(lanes), lanes=free, only_due=lanes.ahead)
+        jobs = store.claim(
+            self._connection(ahead=False),
+            **self._next_claim(lanes),
+            lanes=free,
+            only_due=lanes.ahead,
+            after=lanes.served,
+        )
+        if jobs:
+            lanes.served = jobs[-1].workspace_id
         lanes.put([self._execution(Execution, job, self._keeper.hold([job], claimed_at)) for job in jobs])
         if len(jobs) == free:
             lanes.due = True

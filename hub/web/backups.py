@@ -179,10 +179,9 @@ def verify(slug: str, backup_id: UUID) -> Response:
 def confirm_delete(slug: str, backup_id: UUID) -> Response:
     """The question before a backup is deleted."""
     with database().transaction() as session:
-        place, found = _enter(session, slug, backup_id)
-        last = backup.last_good(session, place.workspace.id)
-    is_last = last is not None and last.id == found.id
-    return respond.render("backups/delete.html", backup=found, view=view, is_last=is_last)
+        _, found = _enter(session, slug, backup_id)
+        is_only_good = backup.is_only_good(session, found)
+    return respond.render("backups/delete.html", backup=found, view=view, is_only_good=is_only_good)
 
 
 @bp.post("/w/<slug>/backups/<uuid:backup_id>/delete")

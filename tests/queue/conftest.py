@@ -63,15 +63,17 @@ class Bench:
                 store.make_worklist(connection, job_id, listed, {"count": items})
         return job_id
 
-    def claim(self, *of: Kind, lanes: int = 1, lease: float = 60.0) -> list[Claimed]:
+    def claim(self, *of: Kind, lanes: int = 1, **values: Any) -> list[Claimed]:
         """Claim jobs of the kinds' one queue under a new claim number."""
         with self.connection() as connection:
-            return self.claim_on(connection, *of, lanes=lanes, lease=lease)
+            return self.claim_on(connection, *of, lanes=lanes, **values)
 
-    def claim_on(self, connection: store.Connection, *of: Kind, lanes: int = 1, lease: float = 60.0) -> list[Claimed]:
+    def claim_on(
+        self, connection: store.Connection, *of: Kind, lanes: int = 1, lease: float = 60.0, **values: Any
+    ) -> list[Claimed]:
         """The same on a given connection."""
         names = [one.name for one in of]
-        return store.claim(connection, of[0].line, names, claim=next(self.claims), lanes=lanes, lease=lease)
+        return store.claim(connection, of[0].line, names, claim=next(self.claims), lanes=lanes, lease=lease, **values)
 
     def claim_one(self, of: Kind, lease: float = 60.0) -> Claimed:
         """The one job to be had."""

@@ -110,11 +110,14 @@ def indexes(plan: list[dict[str, Any]], relation: str) -> set[str]:
 
 
 CLAIM = {"queue": "text", "kinds": "text[]", "claim": "bigint", "lease": "float8"}
+FULL_CLAIM = CLAIM | {"after": "uuid"}
 
 
 @pytest.mark.parametrize("state", STATES)
 def test_a_claim_reads_the_line_of_its_queue_and_nothing_else(databases: dict[str, Database], state: str) -> None:
-    plan = generic_plan(databases[state], store.SQL["claim"].replace("%(lanes)s", "2").replace("%(fresh)s", "2"), CLAIM)
+    plan = generic_plan(
+        databases[state], store.SQL["claim"].replace("%(lanes)s", "2").replace("%(fresh)s", "2"), FULL_CLAIM
+    )
     assert scanned(plan) == read_whole(plan) == []
     assert indexes(plan, "job") == {"job_fresh", "job_again", "job_pkey"}
     assert indexes(plan, "detail") == {"detail_pkey"}

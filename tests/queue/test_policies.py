@@ -17,7 +17,7 @@ from tests.factories import row, rows, run
 from tests.processes import until
 from tests.queue.conftest import Bench
 
-FIRST, SECOND = UUID(int=1), UUID(int=2)
+FIRST, SECOND, THIRD = UUID(int=1), UUID(int=2), UUID(int=3)
 
 
 # One job for each key
@@ -119,6 +119,21 @@ def test_fifty_long_jobs_of_a_workspace_keep_anothers_first_waiting_for_one_end_
     assert bench.claim(kind, lanes=0) == []
     bench.execute(first)
     assert [job.id for job in bench.claim(kind)] == [lone]
+
+
+def test_a_single_lane_goes_round_the_workspaces(bench: Bench) -> None:
+    kind = bench.kind()
+    crowd = [bench.enqueue(kind, workspace_id=FIRST) for _ in range(50)]
+    second = [bench.enqueue(kind, workspace_id=SECOND) for _ in range(2)]
+    third = bench.enqueue(kind, workspace_id=THIRD)
+    taken: list[int] = []
+    served: UUID | None = None
+    for _ in range(6):
+        (job,) = bench.claim(kind, after=served)
+        served = job.workspace_id
+        taken.append(job.id)
+        bench.execute(job)
+    assert taken == [crowd[0], second[0], third, crowd[1], second[1], crowd[2]]
 
 
 def test_a_workspace_that_never_runs_dry_does_not_keep_anothers_jobs_from_being_claimed_ahead(bench: Bench) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import sys
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -372,6 +373,18 @@ def test_workers_cut_off_again_and_again_charge_no_attempt_and_write_each_page_o
     assert (ended.attempt, ended.changed) == (1, 400)
     assert attempts(database, job_id) == []
     assert_each_page_was_tagged_once(database, 400)
+
+
+def test_one_lane_is_shared_by_the_workspaces(database: Database, start: Start) -> None:
+    with database.autocommit() as connection:
+        crowd = [store.Item({}, workspace_id=uuid.UUID(int=1)) for _ in range(30)]
+        others = [store.Item({}, workspace_id=uuid.UUID(int=number)) for number in (2, 3)]
+        made = store.enqueue_many(connection, entry.ACT, [*crowd, *others], ceiling=5)
+    start("test.act=1")
+    for one in made:
+        until_state(database, one.id, "succeeded")
+    order = [ended.id for ended in rows(database, "select id from queue.job order by started_at, id")]
+    assert order[:3] == [made[0].id, made[30].id, made[31].id]
 
 
 def test_two_workers_share_a_queue_without_taking_a_job_twice(database: Database, watch: Watch, start: Start) -> None:

@@ -130,11 +130,21 @@ def test_a_check_finds_a_file_that_was_changed(
     assert [event.outcome for event in events(database, "backup.verified")] == ["done", "failed"]
 
 
-def test_deleting_asks_first_warns_of_the_last_good_one_and_removes_the_file(
+def test_deleting_warns_of_the_only_good_one(admin: Visitor, database: Database, settings: Settings, made: str) -> None:
+    other = back_up(admin, database, settings, key="b2")
+
+    def warned(backup_id: str) -> bool:
+        return "This is the only good backup" in admin.get(f"/w/bio/backups/{backup_id}/delete").text
+
+    assert not warned(made) and not warned(other)
+    run(database, "update hub.backup set check_result = 'damaged' where id = :id", id=other)
+    assert warned(made) and not warned(other)
+
+
+def test_deleting_asks_first_and_removes_the_file(
     admin: Visitor, database: Database, settings: Settings, made: str
 ) -> None:
-    question = admin.get(f"/w/bio/backups/{made}/delete").text
-    assert "This is the last good backup" in question
+    assert "Delete the backup" in admin.get(f"/w/bio/backups/{made}/delete").text
     assert admin.form(f"/w/bio/backups/{made}/delete").status_code == 303
     assert admin.json("GET", "/w/bio/backups").json["items"] == []
     assert list((settings.data_dir / "blobs").rglob("*.zip")) == []
