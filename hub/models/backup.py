@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import CheckConstraint, ForeignKey, Index, Integer, func, select, text, update
+from sqlalchemy import CheckConstraint, ForeignKey, Index, Integer, Select, func, select, text, update
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
@@ -132,23 +132,19 @@ def find_available(session: Session, workspace_id: uuid.UUID, backup_id: uuid.UU
 
 def last_good(session: Session, workspace_id: uuid.UUID) -> Backup | None:
     """The newest backup that is there and was found whole."""
-    return session.scalar(
-        select(Backup)
-        .where(Backup.workspace_id == workspace_id, Backup.state == "available", Backup.check_result == "ok")
-        .order_by(Backup.id.desc())
-        .limit(1)
-    )
+    return session.scalar(_good(workspace_id).order_by(Backup.id.desc()).limit(1))
 
 
 def is_only_good(session: Session, found: Backup) -> bool:
     """Whether it is good and its workspace has no other good one."""
-    others = select(Backup.id).where(
-        Backup.workspace_id == found.workspace_id,
-        Backup.id != found.id,
-        Backup.state == "available",
-        Backup.check_result == "ok",
-    )
+    others = _good(found.workspace_id).where(Backup.id != found.id)
     return found.is_good and session.scalar(others.limit(1)) is None
+
+
+def _good(workspace_id: uuid.UUID) -> Select[Backup]:
+    return select(Backup).where(
+        Backup.workspace_id == workspace_id, Backup.state == "available", Backup.check_result == "ok"
+    )
 
 
 def begin(session: Session, workspace_id: uuid.UUID, actor: audit.Actor) -> Backup:
@@ -351,33 +347,27 @@ def _valid_retention(keep: object, days: object) -> Retention:
     return Retention(keep, days)
 
 
+# The backups that are there, numbered from the newest: the good ones and the others apart.
+_RANKED = """
+    select b.id, b.snapshot_at, b.check_result = 'ok' as good,
+           row_number() over (partition by b.check_result = 'ok' order by b.id desc) as place
+    from hub.backup b
+    where b.workspace_id = :workspace and b.state = 'available'
+"""
+_TOO_OLD = "ranked.snapshot_at < statement_timestamp() - make_interval(days => w.backup_keep_days::integer)"
+
 # The next backup is a good one, so every good one moves down a place.
-_WILL_EXPIRE = text("""
-    select count(*) from (
-        select b.snapshot_at,
-               row_number() over (partition by b.check_result = 'ok' order by b.id desc)
-               + (b.check_result = 'ok')::integer as place
-        from hub.backup b
-        where b.workspace_id = :workspace and b.state = 'available'
-    ) ranked
-    join hub.workspace w on w.id = :workspace
-    where ranked.place > w.backup_keep
-       or ranked.snapshot_at < statement_timestamp() - make_interval(days => w.backup_keep_days::integer)
+_WILL_EXPIRE = text(f"""
+    select count(*) from ({_RANKED}) ranked join hub.workspace w on w.id = :workspace
+    where ranked.place + ranked.good::integer > w.backup_keep or {_TOO_OLD}
 """)
 
-_EXPIRE = text("""
+_EXPIRE = text(f"""
     update hub.backup set
         state = 'expired', removed_at = statement_timestamp(), removed_by = 'Hub', version = backup.version + 1
-    from (
-        select b.id, b.snapshot_at, b.check_result = 'ok' as good,
-               row_number() over (partition by b.check_result = 'ok' order by b.id desc) as place
-        from hub.backup b
-        where b.workspace_id = :workspace and b.state = 'available'
-    ) ranked
-    join hub.workspace w on w.id = :workspace
+    from ({_RANKED}) ranked join hub.workspace w on w.id = :workspace
     where backup.id = ranked.id and backup.state = 'available'
       and not (ranked.good and ranked.place = 1)
-      and (ranked.place > w.backup_keep
-           or ranked.snapshot_at < statement_timestamp() - make_interval(days => w.backup_keep_days::integer))
+      and (ranked.place > w.backup_keep or {_TOO_OLD})
     returning backup.*
 """)

@@ -219,19 +219,14 @@ def test_a_backup_is_called_by_the_time_that_the_rest_of_the_page_tells(
 def test_a_narrower_retention_tells_how_many_backups_will_go(
     admin: Visitor, database: Database, settings: Settings, made: str
 ) -> None:
-    for _ in range(2):
-        started = admin.json(
-            "POST", "/w/bio/jobs", {"kind": "workspace.backup", "args": {}}, **{"Idempotency-Key": str(new_id())}
-        )
-        assert started.status_code == 201
-        drain(database, settings, "workspace.jobs")
+    for key in ("b2", "b3"):
+        back_up(admin, database, settings, key)
     for keep, going in ((4, 0), (3, 1), (1, 3)):
         answer = admin.json("POST", "/w/bio/backups/retention", {"keep": keep, "days": 30})
         assert answer.json["will_expire"] == going
     admin.form("/w/bio/backups/retention", keep="2", days="30")
     assert "will delete 2 of the backups" in admin.get("/w/bio/backups").text
-    admin.json("POST", "/w/bio/jobs", {"kind": "workspace.backup", "args": {}}, **{"Idempotency-Key": str(new_id())})
-    drain(database, settings, "workspace.jobs")
+    back_up(admin, database, settings, "b4")
     assert len(rows(database, "select from hub.backup where state = 'expired'")) == 2
 
 
